@@ -1,0 +1,27 @@
+-- The ledger of ingest: one row per source and process, and one per source that could not be read.
+CREATE TABLE IF NOT EXISTS {table} (
+  run_id STRING NOT NULL COMMENT 'Run this source belongs to.',
+  source_uri STRING NOT NULL COMMENT 'File or folder of tables, relative to the --source that named it.',
+  process_key STRING COMMENT 'Process inside the report (globalPid, decimal); null for a quarantined source.',
+  format STRING COMMENT 'nsys-parquet, nsys-sqlite; null where it was not recognised.',
+  content_id STRING COMMENT 'Digest of the bytes that ingest reads; the same content has the same id under any name.',
+  size_bytes BIGINT COMMENT 'Size in bytes of the file, or of the files of the folder that ingest reads.',
+  producer_version STRING COMMENT 'Version of the profiler that wrote the export.',
+  schema_version STRING COMMENT 'Version of the export schema (nsys EXPORT_SCHEMA_VERSION).',
+  session_start_ns BIGINT COMMENT 'Start of the profiling session, ns since 1970-01-01 UTC; null where not recorded.',
+  rank INT COMMENT 'Rank given to the process.',
+  rank_source STRING COMMENT 'Where the rank comes from: option or order.',
+  n_kernels_read BIGINT COMMENT 'Kernel rows in the source for this process.',
+  n_kernels_kept BIGINT COMMENT 'Rows that became kernel launches.',
+  n_kernels_rejected BIGINT COMMENT 'Rows left out; read = kept + rejected.',
+  rejected_by_reason STRING COMMENT 'JSON object: reason -> number of rows.',
+  status STRING NOT NULL COMMENT 'ingested or quarantined.',
+  reason STRING COMMENT 'Why the source was quarantined.'
+)
+USING DELTA
+COMMENT 'Ledger of ingested and quarantined trace sources, one row per source and process.'
+TBLPROPERTIES (
+  'delta.enableDeletionVectors' = 'false',
+  'delta.constraints.status_known' = 'status IN (''ingested'', ''quarantined'')',
+  'delta.constraints.rows_add_up' = 'n_kernels_read IS NULL OR n_kernels_read = n_kernels_kept + n_kernels_rejected'
+)
