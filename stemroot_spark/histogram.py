@@ -109,7 +109,8 @@ def histogram_of(durations_ns: npt.ArrayLike, launch_config_ids: npt.ArrayLike |
 
     durations_ns: shape (launches,), positive integers. launch_config_ids: same shape, int64; one
     configuration (id 0) when left out. Returns a row per configuration and bucket, sorted by both,
-    with the columns launch_config_id and HISTOGRAM_COLUMNS. DataError for a duration that is not positive or for unequal shapes.
+    with the columns launch_config_id and HISTOGRAM_COLUMNS. DataError for a duration that is not positive
+    or for unequal shapes.
     """
     durations = np.asarray(durations_ns, dtype=np.int64)
     configs = (

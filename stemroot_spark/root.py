@@ -53,6 +53,7 @@ class Decision(NamedTuple):
     """
 
     node: str
+    n_population: int
     cut_ns: int | None
     cost_before: float
     cost_after: float | None
@@ -122,7 +123,7 @@ def split_kernel(cells: Cells, *, epsilon: float, confidence: float, paper: bool
         node = stack.pop()
         cost_before = node.n_samples * node.moments.mean_ns
         if node.moments.m2 == 0.0 or node.stop - node.start == 1:
-            decisions.append(Decision(node.path, None, cost_before, None, False))
+            decisions.append(Decision(node.path, node.moments.n, None, cost_before, None, False))
             leaves.append(_leaf(cells, node))
             continue
         cut = best_cut(cells, node.start, node.stop)
@@ -133,9 +134,8 @@ def split_kernel(cells: Cells, *, epsilon: float, confidence: float, paper: bool
             left, right = _sample_single_launch(left), _sample_single_launch(right)
         else:
             accepted = cost_after < cost_before * (1 - _RELATIVE_TIE)
-        decisions.append(
-            Decision(node.path, int(cells.max_ns[cut - 1]), cost_before, cost_after, bool(accepted))
-        )
+        cut_ns = int(cells.max_ns[cut - 1])
+        decisions.append(Decision(node.path, node.moments.n, cut_ns, cost_before, cost_after, accepted))
         if accepted:
             stack += [right, left]
         else:
