@@ -9,7 +9,14 @@ import numpy.typing as npt
 
 from stemroot_spark.fleet.sequence import NO_LAYER, PHASES, Ints, Template
 from stemroot_spark.fleet.tables import Process
-from stemroot_spark.fleet.timeline import API_DURATION_NS, FIRST_ITERATION_NS, Schedule, schedule
+from stemroot_spark.fleet.timeline import (
+    API_DURATION_NS,
+    BETWEEN_ITERATIONS_NS,
+    FIRST_ITERATION_NS,
+    api_start_ns,
+    schedule,
+    synchronize_start_ns,
+)
 from stemroot_spark.fleet.workload import Block, Workload
 
 Columns = Mapping[str, Any]
@@ -45,41 +52,54 @@ class Strings:
 
 @dataclass(frozen=True)
 class PlacedBlock:
-    """A block with the times of its launches (one entry per launch) and of its iterations."""
+    """A block with the times of its iterations and launches in ns since the session's start.
+
+    `start_ns` and `end_ns` hold one entry per iteration (its end: the CPU's synchronisation has returned),
+    `iteration`, `kernel_start_ns` and `api_start_ns` one per launch.
+    """
 
     block: Block
     first_launch_index: int
-    schedules: tuple[Schedule, ...]
+    start_ns: Ints
+    end_ns: Ints
+    iteration: Ints
     kernel_start_ns: Ints
     api_start_ns: Ints
 
     @property
-    def iteration(self) -> Ints:
-        """Iteration of each launch."""
-        return self.block.first_iteration + np.repeat(
-            np.arange(len(self.schedules)), np.diff(self.block.bounds)
-        )
+    def next_start_ns(self) -> int:
+        """Start of the iteration after the block."""
+        return int(self.end_ns[-1]) + BETWEEN_ITERATIONS_NS
 
     @property
     def correlation_id(self) -> Ints:
         """One id per API call in launch order; the synchronisation that ends an iteration takes one too."""
-        index = self.first_launch_index + np.arange(len(self.api_start_ns))
+        index = self.first_launch_index + np.arange(len(self.iteration))
         return FIRST_CORRELATION_ID + index + self.iteration
 
 
-def place(block: Block, first_launch_index: int, start_ns: int | None) -> PlacedBlock:
-    """Schedule the iterations of a block one after the other; None starts at the fleet's first iteration."""
-    next_ns = FIRST_ITERATION_NS if start_ns is None else start_ns
-    schedules = []
-    for template, begin, end in zip(block.templates, block.bounds[:-1], block.bounds[1:], strict=True):
-        schedules.append(schedule(template, block.duration_ns[begin:end], next_ns))
-        next_ns = schedules[-1].next_start_ns
+def place(block: Block, first_launch_index: int, start_ns: int = FIRST_ITERATION_NS) -> PlacedBlock:
+    """Schedule the iterations of a block one after the other, the first at `start_ns`."""
+    sizes = np.diff(block.bounds)
+    kernel_start_ns = np.empty_like(block.duration_ns)
+    api_ns = np.concatenate([api_start_ns(template) for template in block.templates])
+    taken_ns = np.empty(len(sizes), dtype=np.int64)
+    for begin, end in _runs(np.array([id(template) for template in block.templates])):
+        rows = slice(block.bounds[begin], block.bounds[end + 1])
+        template = block.templates[begin]
+        one = schedule(template, block.duration_ns[rows].reshape(-1, len(template)))
+        kernel_start_ns[rows] = one.kernel_start_ns.ravel()
+        taken_ns[begin : end + 1] = one.end_ns
+    starts = start_ns + np.cumsum(taken_ns + BETWEEN_ITERATIONS_NS) - (taken_ns + BETWEEN_ITERATIONS_NS)
+    launch_base_ns = np.repeat(starts, sizes)
     return PlacedBlock(
         block,
         first_launch_index,
-        tuple(schedules),
-        np.concatenate([one.kernel_start_ns for one in schedules]),
-        np.concatenate([one.api_start_ns for one in schedules]),
+        starts,
+        starts + taken_ns,
+        block.first_iteration + np.repeat(np.arange(len(sizes)), sizes),
+        launch_base_ns + kernel_start_ns,
+        launch_base_ns + api_ns,
     )
 
 
@@ -168,12 +188,12 @@ class RuntimeRows:
         phase = np.concatenate([template.phase for template in placed.block.templates])
         # Inserted after the last launch of each iteration: the calls are in order of time.
         at = placed.block.bounds[1:]
-        synchronize_start = np.array([one.synchronize_start_ns for one in placed.schedules], dtype=np.int64)
-        synchronize_end = np.array([one.end_ns for one in placed.schedules], dtype=np.int64)
+        waits = [synchronize_start_ns(template) for template in placed.block.templates]
+        synchronize_start = placed.start_ns + np.array(waits, dtype=np.int64)
         correlation_id = placed.correlation_id
         return {
             "start": np.insert(placed.api_start_ns, at, synchronize_start),
-            "end": np.insert(placed.api_start_ns + API_DURATION_NS, at, synchronize_end),
+            "end": np.insert(placed.api_start_ns + API_DURATION_NS, at, placed.end_ns),
             "eventClass": np.insert(self._event_class[config_id], at, RUNTIME_API),
             "globalTid": np.insert(self._tid_by_phase[phase], at, self._main_tid),
             "correlationId": np.insert(correlation_id, at, correlation_id[at - 1] + 1).astype(np.uint32),
@@ -199,33 +219,40 @@ class NvtxRows:
     def columns(self, placed: PlacedBlock) -> Columns:
         """All ranges of a block, sorted by start."""
         rows: list[Range] = []
-        for offset, (template, one) in enumerate(zip(placed.block.templates, placed.schedules, strict=True)):
+        for offset, template in enumerate(placed.block.templates):
             label = ITERATION_LABEL.format(placed.block.first_iteration + offset)
-            rows.append((one.start_ns, one.end_ns + 900, label, None, self._main_tid))
-            rows += self._ranges(template, one)
-        start, end, text, text_id, tid = zip(*sorted(rows, key=lambda row: row[0]), strict=True)
+            start_ns, end_ns = int(placed.start_ns[offset]), int(placed.end_ns[offset])
+            rows.append((start_ns, end_ns + 900, label, None, self._main_tid))
+            rows += [
+                (start_ns + begin, start_ns + end, text, text_id, tid)
+                for begin, end, text, text_id, tid in self._ranges(template)
+            ]
+        starts, ends, texts, text_ids, tids = zip(*sorted(rows, key=lambda row: row[0]), strict=True)
         return {
-            "start": np.array(start, dtype=np.int64),
-            "end": np.array(end, dtype=np.int64),
+            "start": np.array(starts, dtype=np.int64),
+            "end": np.array(ends, dtype=np.int64),
             "eventType": PUSH_POP_RANGE,
-            "text": list(text),
-            "globalTid": np.array(tid, dtype=np.uint64),
-            "textId": list(text_id),
+            "text": list(texts),
+            "globalTid": np.array(tids, dtype=np.uint64),
+            "textId": list(text_ids),
             "domainId": 0,
         }
 
-    def _ranges(self, template: Template, one: Schedule) -> list[Range]:
+    def _ranges(self, template: Template) -> list[Range]:
+        """Phases and layers of an iteration, in ns since its start."""
+        api_ns = api_start_ns(template)
         ranges: list[Range] = []
         for begin, end in _runs(template.phase):
             text_id = self._strings[PHASES[template.phase[begin]]]
-            ranges.append((*_around(one, begin, end, 600), None, text_id, self._main_tid))
-        if self._has_layers:
-            for begin, end in _runs(template.phase * (len(template) + 1) + template.layer):
-                if template.layer[begin] != NO_LAYER:
-                    is_backward = template.phase[begin] == PHASES.index("backward")
-                    tid = self._backward_tid if is_backward else self._main_tid
-                    text_id = self._strings[f"layer {template.layer[begin]}"]
-                    ranges.append((*_around(one, begin, end, 300), None, text_id, tid))
+            ranges.append((*_around(api_ns, begin, end, 600), None, text_id, self._main_tid))
+        if not self._has_layers:
+            return ranges
+        for begin, end in _runs(template.phase * (len(template) + 1) + template.layer):
+            if template.layer[begin] != NO_LAYER:
+                is_backward = template.phase[begin] == PHASES.index("backward")
+                tid = self._backward_tid if is_backward else self._main_tid
+                text_id = self._strings[f"layer {template.layer[begin]}"]
+                ranges.append((*_around(api_ns, begin, end, 300), None, text_id, tid))
         return ranges
 
 
@@ -235,5 +262,5 @@ def _runs(values: Ints) -> list[tuple[int, int]]:
     return [(int(a), int(b) - 1) for a, b in zip([0, *breaks], [*breaks, len(values)], strict=True)]
 
 
-def _around(one: Schedule, begin: int, end: int, margin_ns: int) -> tuple[int, int]:
-    return int(one.api_start_ns[begin]) - margin_ns, int(one.api_start_ns[end]) + API_DURATION_NS + margin_ns
+def _around(api_ns: Ints, begin: int, end: int, margin_ns: int) -> tuple[int, int]:
+    return int(api_ns[begin]) - margin_ns, int(api_ns[end]) + API_DURATION_NS + margin_ns

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,6 +35,7 @@ from stemroot_spark.fleet.schema import (
 from stemroot_spark.fleet.sequence import Ints
 from stemroot_spark.fleet.spec import FleetSpec
 from stemroot_spark.fleet.tables import Process, small_tables
+from stemroot_spark.fleet.timeline import FIRST_ITERATION_NS
 from stemroot_spark.fleet.workload import BLOCK_LAUNCHES, Workload
 
 RANK_FOLDER = "rank-{:05d}"
@@ -157,7 +159,7 @@ def _write_events(
         )
     n_kernels = len(workload.kernels)
     totals = RankTotals(np.zeros(n_kernels, dtype=np.int64), np.zeros(n_kernels, dtype=np.int64))
-    next_launch_index, next_start_ns = 0, None
+    next_launch_index, next_start_ns = 0, FIRST_ITERATION_NS
     with ExitStack() as stack:
         version = rung(options.schema_version).version
         files = {table: stack.enter_context(TableFile(folder, table, version)) for table in makers}
@@ -172,8 +174,8 @@ def _write_events(
             block_ns = np.bincount(kernel_index, weights=block.duration_ns, minlength=n_kernels)
             np.add(totals.total_ns, block_ns.astype(np.int64), out=totals.total_ns)
             next_launch_index += len(block.config_id)
-            next_start_ns = placed.schedules[-1].next_start_ns
-    return next_start_ns or 0, totals
+            next_start_ns = placed.next_start_ns
+    return next_start_ns, totals
 
 
 def _write_small(
@@ -267,7 +269,8 @@ def _write_ranks(folder: Path, workload: Workload, options: WriterOptions, worke
         rank_folder.mkdir()
     if workers == 1:
         return [write_rank(path, workload, rank, options) for rank, path in enumerate(folders)]
-    with ProcessPoolExecutor(workers) as pool:
+    # Forking is not safe once Arrow has started its threads.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         tasks = [pool.submit(write_rank, path, workload, rank, options) for rank, path in enumerate(folders)]
         return [task.result() for task in tasks]
 
