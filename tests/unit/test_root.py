@@ -274,9 +274,15 @@ def _trace(name: str) -> Trace:
 
 
 @cache
+def _trace_cells(name: str) -> dict[str, Cells]:
+    return {kernel: _cells(durations) for kernel, durations in _trace(name).items()}
+
+
+@cache
 def _leaves(name: str, paper: bool) -> dict[str, pd.DataFrame]:
     return {
-        kernel: _split(durations, paper=paper).leaves_frame() for kernel, durations in _trace(name).items()
+        kernel: split_kernel(cells, epsilon=EPSILON, confidence=CONFIDENCE, paper=paper).leaves_frame()
+        for kernel, cells in _trace_cells(name).items()
     }
 
 
