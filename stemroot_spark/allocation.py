@@ -219,9 +219,6 @@ def _raised(strata: _Strata, m: IntArray, bound: float) -> IntArray:
         if fall[h] == 0.0:
             return strata.n.copy()
         m[h] += 1
-        if enough.any() and strata.variance(m) > bound:
-            # Rounding ate the last step; one more of the same is as cheap as any.
-            m[h] = min(m[h] + 1, strata.n[h])
     return m
 
 
