@@ -20,9 +20,30 @@ A second night with one kernel class 20 % faster and one shape slower:
   python -m stemroot_spark.fleet --out night1 --launches 1000000 --seed 1 --night 1 \\
       --change 'flash_fwd:factor=0.8' --change 'nvjet_tst_256x128@1:factor=1.4'
 
+OUT appears whole or not at all; a killed run leaves a hidden .OUT.partial-PID beside it, to be deleted.
 The specification goes to stderr, the truth's summary as one JSON line to stdout.
 Exit code 0: written; 2: a flag or a change that cannot be, or a folder that is not empty.
 """
+SPEC_HELP = {
+    "layers": "transformer layers; an iteration has about 62 launches per layer",
+    "seed": "of everything that repeats every night",
+    "night": "which repetition of the fleet, with noise of its own",
+    "launch_noise": "relative spread of a launch around its base",
+    "clock_spread": "relative spread of the clock between phases",
+    "clock_phase_iterations": "length of a clock phase",
+    "drift": "relative slow-down from the first iteration to the last",
+    "rank_spread": "relative spread between GPUs",
+    "shape_spread": "relative spread of launch configurations around the catalogue",
+    "second_mode_share": "share of the slower mode in bimodal configurations",
+    "second_mode_ratio": "its duration over that of the faster mode",
+    "length_sigma": "sigma of the lognormal sequence length",
+    "length_exponent": "attention takes length ** exponent",
+    "straggler_share": "share of communication launches that wait",
+    "straggler_tail_index": "Pareto index of their waiting; infinite variance below 2",
+    "warmup_iterations": "slower first iterations",
+    "warmup_slowdown": "relative slowness of the first, halving with each",
+    "evaluation_interval_iterations": "iterations between runs of the rare kernels",
+}
 # Flags of their own, not generated from the fields of the specification.
 _OWN_FLAGS = frozenset({"ranks", "iterations", "changes", "stragglers_per_night"})
 
@@ -89,9 +110,8 @@ def _add_spec_flags(group: argparse._ArgumentGroup) -> None:
     for field in fields(FleetSpec):
         if field.name not in _OWN_FLAGS:
             flag = "--" + field.name.replace("_", "-")
-            group.add_argument(
-                flag, type=type(field.default), default=field.default, help="default %(default)s"
-            )
+            text = f"{SPEC_HELP[field.name]} (default %(default)s)"
+            group.add_argument(flag, type=type(field.default), default=field.default, metavar="N", help=text)
     group.add_argument(
         "--stragglers-per-night",
         action=argparse.BooleanOptionalAction,

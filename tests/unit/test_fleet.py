@@ -97,6 +97,14 @@ def test_a_night_keeps_the_structure_and_changes_noise_only() -> None:
     assert ratio.std() / ratio.mean() == pytest.approx(spec.noise_between_nights, rel=0.03), f"seed {SEED}"
 
 
+def test_launch_noise_has_mean_one_and_the_stated_spread() -> None:
+    quiet = replace(SMALL, iterations=400, clock_spread=0.0, stragglers_per_night=False, launch_noise=0.0)
+    base, noisy = launches(quiet, 0), launches(replace(quiet, launch_noise=0.3), 0)
+    ratio = (noisy.duration_ns / base.duration_ns)[base.duration_ns > 20_000]
+    assert ratio.mean() == pytest.approx(1.0, abs=4 * 0.3 / np.sqrt(len(ratio))), f"seed {SEED}"
+    assert ratio.std() == pytest.approx(0.3, rel=0.03), f"seed {SEED}"
+
+
 def test_stragglers_repeat_on_request() -> None:
     spec = replace(SMALL, launch_noise=0.0, clock_spread=0.0, stragglers_per_night=False)
     assert np.array_equal(launches(spec, 0, night=0).duration_ns, launches(spec, 0, night=7).duration_ns)
@@ -162,6 +170,21 @@ def test_events_of_a_stream_do_not_overlap(fleet: Path) -> None:
         assert (np.diff(table["correlationId"][mine].astype(np.int64)) > 0).all()
 
 
+def test_communication_waits_for_computation_and_the_optimizer_for_communication(fleet: Path) -> None:
+    table, memory = read(fleet, "CUPTI_ACTIVITY_KIND_KERNEL"), launches(SMALL, 0)
+    order = np.argsort(table["correlationId"])
+    assert table["gridId"][order].tolist() == list(range(1, len(order) + 1))
+    start_ns, end_ns = table["start"][order], table["end"][order]
+    waits = is_communication(SMALL, memory)
+    computed_ns = np.maximum.accumulate(np.where(waits, 0, end_ns))
+    assert (start_ns[waits] >= computed_ns[waits]).all()
+    late = memory.phase >= PHASES.index("optimizer")
+    for i in range(SMALL.iterations):
+        mine = memory.iteration == i
+        assert start_ns[mine & late].min() >= end_ns[mine & ~late].max()
+        assert start_ns[mine].min() > end_ns[memory.iteration < i].max(initial=0)
+
+
 def test_every_kernel_joins_its_launching_call(fleet: Path) -> None:
     kernels, calls = (read(fleet, f"CUPTI_ACTIVITY_KIND_{kind}") for kind in ("KERNEL", "RUNTIME"))
     call_end = dict(zip(calls["correlationId"].tolist(), calls["end"].tolist(), strict=True))
@@ -221,7 +244,9 @@ def test_factor_acts_on_exactly_the_named_configuration() -> None:
 
 def test_new_kernel_takes_its_share_and_leaves_the_others_alone() -> None:
     name = "void acme::fused_mlp<(int)128, float>(acme::Params)"
-    spec = replace(SMALL, iterations=200, warmup_iterations=0, rank_spread=0.0)
+    # More than one block: the others' draws must not shift in the second either.
+    spec = replace(SMALL, iterations=1000, warmup_iterations=0, rank_spread=0.0)
+    assert len(list(Workload(spec).blocks(0))) > 1
     changed = replace(spec, changes=(parse_change(f"new:{name}:share=0.1"),))
     before, after = launches(spec, 0), launches(changed, 0)
     is_new = after.kernel_index == len(kernel_table(spec))
