@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   communication STRING NOT NULL COMMENT 'exclude or include: whether communication kernels were planned.',
   seed BIGINT NOT NULL COMMENT 'Seed of the draw.',
   planned_relative_error DOUBLE COMMENT 'z sqrt(V) / T on the total; null where a stratum with spread has no sample.',
-  sampled_time_ns DOUBLE NOT NULL COMMENT 'Expected profiled time of the sample, ns.',
+  sampled_time_ns DOUBLE NOT NULL COMMENT 'Expected profiled time of the sample, ns; for stem-root-paper by its own sizes, which may exceed a stratum.',
   total_time_ns BIGINT NOT NULL COMMENT 'Profiled time T of all planned launches, ns.',
   excluded_time_ns BIGINT NOT NULL COMMENT 'Profiled time of the communication kernels left out, ns.',
   dropped_time_ns BIGINT NOT NULL COMMENT 'Profiled time of strata without a sample, missing from the estimate, ns.',

@@ -12,6 +12,8 @@ CREATE TABLE IF NOT EXISTS {table} (
   n_sources BIGINT NOT NULL COMMENT 'Sources found, quarantined ones included.',
   n_sources_quarantined BIGINT NOT NULL COMMENT 'Sources that could not be read.',
   n_launches BIGINT NOT NULL COMMENT 'Kernel launches kept.',
+  n_kernels BIGINT NOT NULL COMMENT 'Distinct kernels.',
+  n_communication_kernels BIGINT NOT NULL COMMENT 'Distinct communication kernels.',
   started_at_utc TIMESTAMP COMMENT 'Earliest session start of the sources, UTC.',
   ingested_at TIMESTAMP NOT NULL COMMENT 'When this row was written, UTC.',
   fingerprint STRING NOT NULL COMMENT 'SHA-256 of the options and inputs that determine the rows of this run.',

@@ -1,0 +1,427 @@
+"""Ingest: trace sources -> trace_files, kernels, launch_configs, kernel_launches, and the header runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from stemroot_spark.config import IngestConfig
+from stemroot_spark.errors import SourceError, TooManyBadSourcesError, UsageError
+from stemroot_spark.fingerprint import Fingerprint, digest_of_strings
+from stemroot_spark.kernels import COMMUNICATION, category, short_name
+from stemroot_spark.progress import log, stage
+from stemroot_spark.sources import nsys_parquet, nsys_sqlite
+from stemroot_spark.sources import nsys_schema as nsys
+from stemroot_spark.sources.discover import Source, discover
+from stemroot_spark.sources.probe import PROBE_SCHEMA, Probe, probe
+from stemroot_spark.tables import JobWrites, Warehouse
+
+REJECT_REASONS = (
+    "null_time",
+    "end_before_start",
+    "zero_duration",
+    "impossible_duration",
+    "null_name",
+)
+_PROBE_TASKS = 256
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A source and what its probe found."""
+
+    index: int
+    source: Source
+    probe: Probe
+
+
+def ingest(
+    warehouse: Warehouse,
+    *,
+    sources: list[str],
+    run_id: str,
+    workload: str | None,
+    rank: int | None,
+    config: IngestConfig,
+    replace: bool = False,
+) -> dict[str, Any]:
+    """Ingest the sources as one run and return the summary.
+
+    Bad sources are quarantined in ``trace_files`` beside the good ones. Raises UsageError for a source that is not
+    there, SourceError where no source is good, TooManyBadSourcesError (after writing the good ones) where more than
+    ``config.max_bad_fraction`` are bad.
+    """
+    spark = warehouse.spark
+    with stage("probe sources") as report:
+        probed = probe_sources(spark, discover(sources), config.format)
+        report.rows = len(probed)
+    good = [entry for entry in probed if entry.probe.reason is None]
+    for entry in [entry for entry in probed if entry.probe.reason is not None][:_SHOWN]:
+        log(f"quarantined {entry.source.name}: {entry.probe.reason}")
+    fingerprint = Fingerprint(
+        {
+            "workload": workload,
+            "rank": rank,
+            "max_duration_ns": config.max_duration_ns,
+            "sources": digest_of_strings(
+                f"{entry.source.name}\0{entry.probe.content_id}\0{entry.probe.reason}" for entry in probed
+            ),
+        }
+    )
+    writes = JobWrites(
+        warehouse, job="ingest", header="runs", key={"run_id": run_id}, fingerprint=fingerprint
+    )
+    if not writes.is_done(replace):
+        _write_run(warehouse, writes, probed, good, run_id, workload, rank, config)
+    summary = _summary(warehouse, run_id)
+    n_bad = len(probed) - len(good)
+    if n_bad > config.max_bad_fraction * len(probed):
+        raise TooManyBadSourcesError(
+            f"{n_bad} of {len(probed)} sources are quarantined, more than --max-bad-fraction "
+            f"{config.max_bad_fraction:g} allows; the good ones are ingested. Reasons stand in table trace_files: "
+            f"{_reasons(probed)}"
+        )
+    return summary
+
+
+def probe_sources(spark: SparkSession, sources: list[Source], wanted_format: str) -> list[Probed]:
+    """Probe every source on the executors; one result per source, in the order given."""
+    n_sources = len(sources)
+
+    def look(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            rows = [probe(sources[index], wanted_format).row(index) for index in frame["id"]]
+            yield pd.DataFrame(rows).astype(
+                dict.fromkeys(("size_bytes", "n_rows", "session_start_ns"), "Int64")
+            )
+
+    rows = (
+        spark.range(0, n_sources, 1, min(n_sources, _PROBE_TASKS)).mapInPandas(look, PROBE_SCHEMA).collect()
+    )
+    found = {
+        row["source_index"]: Probe(**{k: v for k, v in row.asDict().items() if k != "source_index"})
+        for row in rows
+    }
+    return [Probed(index, source, found[index]) for index, source in enumerate(sources)]
+
+
+def read_kernel_rows(spark: SparkSession, good: list[Probed], rows_per_batch: int) -> DataFrame:
+    """Kernel rows of all good sources with their kernel name (null where the name is unknown)."""
+    parquet = [
+        nsys_parquet.ParquetSource(
+            e.index, e.source.uri, str(e.probe.kernel_columns), str(e.probe.string_columns)
+        )
+        for e in good
+        if e.probe.format == "nsys-parquet"
+    ]
+    sqlite = {e.index: e.source.uri for e in good if e.probe.format == "nsys-sqlite"}
+    rows, strings = [], []
+    if parquet:
+        rows.append(nsys_parquet.kernel_rows(spark, parquet))
+        used = rows[0].select("source_index", "name_id").distinct()
+        strings.append(
+            nsys_parquet.kernel_strings(spark, parquet).join(
+                used, ["source_index", "name_id"], how="left_semi"
+            )
+        )
+    if sqlite:
+        rows.append(nsys_sqlite.kernel_rows(spark, sqlite, rows_per_batch))
+        strings.append(nsys_sqlite.kernel_strings(spark, sqlite))
+    names = reduce(DataFrame.unionByName, strings).dropDuplicates(["source_index", "name_id"])
+    return (
+        reduce(DataFrame.unionByName, rows)
+        .withColumn("process_key", F.coalesce("process_key", F.lit(0)))
+        .join(F.broadcast(names), ["source_index", "name_id"], how="left")
+    )
+
+
+def with_reject_reason(rows: DataFrame, max_duration_ns: int) -> DataFrame:
+    """Add duration_ns and reject_reason, which is null for a row that becomes a launch."""
+    duration = F.try_subtract("end_ns", "start_ns")
+    reason = (
+        F.when(F.col("start_ns").isNull() | F.col("end_ns").isNull(), "null_time")
+        .when(F.col("end_ns") < F.col("start_ns"), "end_before_start")
+        .when(F.col("end_ns") == F.col("start_ns"), "zero_duration")
+        .when(duration.isNull() | (duration > max_duration_ns), "impossible_duration")
+        .when(F.col("kernel_name").isNull(), "null_name")
+    )
+    return rows.withColumns({"duration_ns": duration, "reject_reason": reason})
+
+
+def count_processes(rows: DataFrame, rank: int | None) -> DataFrame:
+    """Per source and process: rows read, kept and rejected by reason, and the rank.
+
+    Processes take ranks in the order of (source name, process key as an unsigned number), or the given one.
+    """
+    by_reason = F.to_json(
+        F.map_filter(
+            F.create_map(
+                *[
+                    item
+                    for reason in REJECT_REASONS
+                    for item in (F.lit(reason), F.count_if(F.col("reject_reason") == reason))
+                ]
+            ),
+            lambda _, n: n > 0,
+        )
+    )
+    counted = rows.groupBy("source_index", "process_key").agg(
+        F.count("*").alias("n_kernels_read"),
+        F.count_if(F.col("reject_reason").isNull()).alias("n_kernels_kept"),
+        F.count("reject_reason").alias("n_kernels_rejected"),
+        by_reason.alias("rejected_by_reason"),
+    )
+    order = Window.orderBy("source_index", F.col("process_key") < 0, "process_key")
+    number = F.row_number().over(order) - 1 if rank is None else F.lit(rank)
+    return counted.withColumns(
+        {"rank": number.cast("int"), "rank_source": F.lit("order" if rank is None else "option")}
+    )
+
+
+def launch_config_id() -> Column:
+    """xxhash64 of the configuration columns, -1 standing for null: a hash would skip nulls silently."""
+    types = {column.name: column.type for column in nsys.KERNEL_COLUMNS}
+    return F.xxhash64(*[F.coalesce(F.col(name), F.lit(-1).cast(types[name])) for name in nsys.CONFIG_COLUMNS])
+
+
+def number_launches(rows: DataFrame) -> DataFrame:
+    """Add launch_index and kernel_invocation, both 0-based in the process and counted over rejected rows too.
+
+    The correlation id rises with every call of the CUDA API, so it gives the order of launch; kernels of one graph
+    launch share it and are ordered by their start.
+    """
+    launch_order = [
+        F.col("correlation_id").asc_nulls_last(),
+        F.col("start_ns").asc_nulls_last(),
+        F.col("end_ns").asc_nulls_last(),
+        F.col("kernel_id").asc_nulls_last(),
+        F.col("device_id").asc_nulls_last(),
+        F.col("stream_id").asc_nulls_last(),
+        F.col("graph_node_id").asc_nulls_last(),
+    ]
+    process = Window.partitionBy("rank").orderBy(*launch_order)
+    kernel = Window.partitionBy("rank", "kernel_id").orderBy("launch_index")
+    return rows.withColumn("launch_index", (F.row_number().over(process) - 1).cast("bigint")).withColumn(
+        "kernel_invocation", (F.row_number().over(kernel) - 1).cast("bigint")
+    )
+
+
+def kernel_dictionary(names: DataFrame) -> DataFrame:
+    """Rows of ``kernels`` from distinct kernel_id and kernel_name."""
+    return names.mapInPandas(
+        _describe_kernels,
+        "kernel_id BIGINT, kernel_name STRING, short_name STRING, category STRING, is_communication BOOLEAN",
+    )
+
+
+def _describe_kernels(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        categories = frame["kernel_name"].map(category)
+        yield frame.assign(
+            short_name=frame["kernel_name"].map(short_name),
+            category=categories,
+            is_communication=categories == COMMUNICATION,
+        )
+
+
+def _write_run(
+    warehouse: Warehouse,
+    writes: JobWrites,
+    probed: list[Probed],
+    good: list[Probed],
+    run_id: str,
+    workload: str | None,
+    rank: int | None,
+    config: IngestConfig,
+) -> None:
+    spark = warehouse.spark
+    ledger = _ledger_base(spark, probed, run_id)
+    if not good:
+        writes.replace("trace_files", _quarantined(ledger))
+        raise SourceError(
+            f"none of the {len(probed)} sources can be ingested; reasons stand in table trace_files: {_reasons(probed)}"
+        )
+    rows = (
+        read_kernel_rows(spark, good, config.rows_per_batch)
+        .transform(with_reject_reason, config.max_duration_ns)
+        .withColumn("kernel_id", F.when(F.col("kernel_name").isNotNull(), F.xxhash64("kernel_name")))
+    )
+    processes = count_processes(rows, rank).persist()
+    try:
+        _check_all_read(processes, good)
+        if rank is not None and processes.count() > 1:
+            raise UsageError(
+                f"--rank {rank} names one process, but the sources hold {processes.count()}; leave it out, or ingest "
+                "one report with one process"
+            )
+        writes.replace("trace_files", _ingested(ledger, processes).unionByName(_quarantined(ledger)))
+        kept = rows.where(F.col("reject_reason").isNull())
+        writes.insert_new(
+            "kernels", kernel_dictionary(kept.select("kernel_id", "kernel_name").distinct()), "kernel_id"
+        )
+        configs = kept.select(launch_config_id().alias("launch_config_id"), *nsys.CONFIG_COLUMNS).distinct()
+        writes.insert_new("launch_configs", configs, "launch_config_id")
+        launches = (
+            rows.join(
+                F.broadcast(processes.select("source_index", "process_key", "rank")),
+                ["source_index", "process_key"],
+                how="inner",
+            )
+            .transform(number_launches)
+            .where(F.col("reject_reason").isNull())
+            .withColumns(
+                {
+                    "run_id": F.lit(run_id),
+                    "launch_config_id": launch_config_id(),
+                    "iteration": F.lit(None).cast("int"),
+                    "phase": F.lit(None).cast("string"),
+                }
+            )
+        )
+        commit = writes.replace("kernel_launches", launches)
+    finally:
+        processes.unpersist()
+    if commit.rows == 0:
+        raise SourceError(
+            "no kernel launch is left after rejecting bad rows; see rejected_by_reason in trace_files"
+        )
+    writes.finish(_run_header(warehouse, probed, run_id, workload, rank, commit.rows))
+
+
+def _check_all_read(processes: DataFrame, good: list[Probed]) -> None:
+    """Every row that a probe counted must have been read: half a trace must not pass for a whole one."""
+    read = {
+        row["source_index"]: row["n"]
+        for row in processes.groupBy("source_index").agg(F.sum("n_kernels_read").alias("n")).collect()
+    }
+    for entry in good:
+        if read.get(entry.index, 0) != entry.probe.n_rows:
+            raise SourceError(
+                f"{entry.source.name}: {entry.probe.n_rows} kernel rows in it, {read.get(entry.index, 0)} read; "
+                "did it change while the job ran? Rerun the job"
+            )
+
+
+def _ledger_base(spark: SparkSession, probed: list[Probed], run_id: str) -> DataFrame:
+    rows = [
+        (
+            e.index,
+            run_id,
+            e.source.name,
+            e.probe.format,
+            e.probe.content_id,
+            e.probe.size_bytes,
+            e.probe.producer_version,
+            e.probe.schema_version,
+            e.probe.session_start_ns,
+            "ingested" if e.probe.reason is None else "quarantined",
+            e.probe.reason,
+        )
+        for e in probed
+    ]
+    return spark.createDataFrame(
+        rows,
+        "source_index BIGINT, run_id STRING, source_uri STRING, format STRING, content_id STRING, size_bytes BIGINT, "
+        "producer_version STRING, schema_version STRING, session_start_ns BIGINT, status STRING, reason STRING",
+    )
+
+
+def _ingested(ledger: DataFrame, processes: DataFrame) -> DataFrame:
+    unsigned = F.when(
+        F.col("process_key") < 0, F.col("process_key").cast("decimal(20,0)") + F.lit(Decimal(2**64))
+    ).otherwise(F.col("process_key").cast("decimal(20,0)"))
+    return (
+        ledger.join(processes, "source_index", how="inner")
+        .withColumn("process_key", unsigned.cast("decimal(20,0)").cast("string"))
+        .drop("source_index")
+    )
+
+
+def _quarantined(ledger: DataFrame) -> DataFrame:
+    absent = {
+        "process_key": "string",
+        "rank": "int",
+        "rank_source": "string",
+        "n_kernels_read": "bigint",
+        "n_kernels_kept": "bigint",
+        "n_kernels_rejected": "bigint",
+        "rejected_by_reason": "string",
+    }
+    return (
+        ledger.where(F.col("status") == "quarantined")
+        .withColumns({name: F.lit(None).cast(kind) for name, kind in absent.items()})
+        .drop("source_index")
+    )
+
+
+def _run_header(
+    warehouse: Warehouse,
+    probed: list[Probed],
+    run_id: str,
+    workload: str | None,
+    rank: int | None,
+    n_launches: int,
+) -> DataFrame:
+    n_bad = sum(entry.probe.reason is not None for entry in probed)
+    gpu_names = {entry.probe.gpu_name for entry in probed if entry.probe.gpu_name}
+    kernels = (
+        warehouse.read("kernel_launches")
+        .where(F.col("run_id") == run_id)
+        .select("kernel_id")
+        .distinct()
+        .join(F.broadcast(warehouse.read("kernels")), "kernel_id", how="inner")
+        .agg(F.count("*").alias("n_kernels"), F.count_if("is_communication").alias("n_communication_kernels"))
+    )
+    known_world = F.count("rank").cast("int") if rank is None else F.lit(None).cast("int")
+    return (
+        warehouse.read("trace_files")
+        .where((F.col("run_id") == run_id) & (F.col("status") == "ingested"))
+        .agg(
+            F.lit(run_id).alias("run_id"),
+            F.lit(workload).cast("string").alias("workload"),
+            F.lit(gpu_names.pop() if len(gpu_names) == 1 else None).cast("string").alias("gpu_name"),
+            known_world.alias("world_size"),
+            F.count_if(F.col("n_kernels_kept") > 0).cast("int").alias("ranks_present"),
+            F.lit(None if rank is not None else []).cast("array<int>").alias("ranks_missing"),
+            F.lit(n_bad == 0).alias("is_complete"),
+            F.lit(None).cast("boolean").alias("is_windowed"),
+            F.lit(f"{n_bad} sources quarantined" if n_bad else None)
+            .cast("string")
+            .alias("incomplete_reason"),
+            F.lit(len(probed)).cast("bigint").alias("n_sources"),
+            F.lit(n_bad).cast("bigint").alias("n_sources_quarantined"),
+            F.lit(n_launches).cast("bigint").alias("n_launches"),
+            F.timestamp_micros(F.expr("min(session_start_ns) div 1000")).alias("started_at_utc"),
+            F.current_timestamp().alias("ingested_at"),
+        )
+        .crossJoin(kernels)
+    )
+
+
+def _summary(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
+    run = warehouse.read("runs").where(F.col("run_id") == run_id).first()
+    if run is None:
+        raise SourceError(f"run_id {run_id} was taken away while this job ran; rerun it")
+    return {
+        "run_id": run_id,
+        "n_launches": run["n_launches"],
+        "n_ranks": run["ranks_present"],
+        "n_kernels": run["n_kernels"],
+        "n_communication_kernels": run["n_communication_kernels"],
+        "n_sources": run["n_sources"],
+        "n_sources_quarantined": run["n_sources_quarantined"],
+    }
+
+
+def _reasons(probed: list[Probed]) -> str:
+    bad = [f"{entry.source.name}: {entry.probe.reason}" for entry in probed if entry.probe.reason]
+    more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+    return "; ".join(bad[:_SHOWN]) + more

@@ -1,0 +1,1 @@
+"""Trace sources: finding them, recognising them by content, reading their kernel rows."""

@@ -1,0 +1,133 @@
+"""Which sources a ``--source`` names: a file, a folder of tables, a folder of either, or a glob of these."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from pyarrow import fs
+
+from stemroot_spark.errors import UsageError
+from stemroot_spark.sources.storage import locate, read_start
+
+SQLITE_MAGIC = b"SQLite format 3\0"
+_GLOB = re.compile(r"[*?[]")
+# Files by whose name a user means a trace: unreadable ones are quarantined, any other file is passed over.
+_TRACE_SUFFIXES = (".sqlite", ".parquet", ".nsys-rep", ".qdrep", ".db")
+_MAX_DEPTH = 4
+
+
+@dataclass(frozen=True, order=True)
+class Source:
+    """A report to ingest: a file, or a folder of one Parquet file per table."""
+
+    name: str
+    uri: str
+    is_folder: bool
+
+
+def discover(uris: list[str]) -> list[Source]:
+    """All sources named by the given URIs, sorted by name, each once, whatever the order of the URIs.
+
+    ``name`` is the path relative to the URI that named it, its last part where it is the source itself; names that
+    would be equal get as many parent folders as tell them apart. Raises UsageError where a URI matches nothing.
+    """
+    found: dict[str, Source] = {}
+    for uri in sorted(set(uris)):
+        sources = [source for match in _expand(uri) for source in _sources_of(match)]
+        if not sources:
+            raise UsageError(
+                f"--source {uri}: no trace in this folder; expected nsys .sqlite files or folders of .parquet tables "
+                "(nsys export --type=sqlite or --type=parquetdir)"
+            )
+        for source in sources:
+            known = found.get(source.uri)
+            if known is None or len(source.name) < len(known.name):
+                found[source.uri] = source
+    return sorted(_with_distinct_names(list(found.values())))
+
+
+def _expand(uri: str) -> list[str]:
+    filesystem, path = locate(uri)
+    if filesystem.get_file_info(path).type != fs.FileType.NotFound:
+        return [uri]
+    if not _GLOB.search(path):
+        raise UsageError(f"--source {uri}: no such file or folder; check the path")
+    prefix = uri[: len(uri) - len(path)] if uri.endswith(path) else ""
+    matches = [""]
+    for part in path.strip("/").split("/"):
+        matches = [
+            f"{parent}/{name}"
+            for parent in matches
+            for name in ([part] if not _GLOB.search(part) else _matching(filesystem, parent or "/", part))
+        ]
+    existing = [m for m in matches if filesystem.get_file_info(m).type != fs.FileType.NotFound]
+    if not existing:
+        raise UsageError(
+            f"--source {uri}: nothing matches this pattern; check the path, and quote it in the shell"
+        )
+    return [prefix + match for match in sorted(existing)]
+
+
+def _matching(filesystem: fs.FileSystem, folder: str, pattern: str) -> list[str]:
+    entries = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    return sorted(entry.base_name for entry in entries if fnmatchcase(entry.base_name, pattern))
+
+
+def _sources_of(uri: str) -> list[Source]:
+    filesystem, path = locate(uri)
+    path = path.rstrip("/")
+    info = filesystem.get_file_info(path)
+    last = path.rsplit("/", 1)[-1]
+    if info.type == fs.FileType.File:
+        return [Source(last, uri, is_folder=False)]
+    return _walk(filesystem, path, uri.rstrip("/"), prefix="", last=last, depth=0)
+
+
+def _walk(
+    filesystem: fs.FileSystem, path: str, uri: str, *, prefix: str, last: str, depth: int
+) -> list[Source]:
+    entries = sorted(filesystem.get_file_info(fs.FileSelector(path)), key=lambda entry: entry.base_name)
+    visible = [entry for entry in entries if not entry.base_name.startswith((".", "_"))]
+    if any(e.type == fs.FileType.File and e.base_name.lower().endswith(".parquet") for e in visible):
+        return [Source(prefix.rstrip("/") or last, uri, is_folder=True)]
+    found: list[Source] = []
+    for entry in visible:
+        name, child = f"{prefix}{entry.base_name}", f"{uri}/{entry.base_name}"
+        if entry.type == fs.FileType.Directory:
+            if depth < _MAX_DEPTH:
+                found += _walk(
+                    filesystem,
+                    entry.path,
+                    child,
+                    prefix=f"{name}/",
+                    last=entry.base_name,
+                    depth=depth + 1,
+                )
+        elif entry.base_name.lower().endswith(_TRACE_SUFFIXES) or _is_sqlite(child):
+            found.append(Source(name, child, is_folder=False))
+    return found
+
+
+def _is_sqlite(uri: str) -> bool:
+    try:
+        return read_start(uri, len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except OSError:
+        return False
+
+
+def _with_distinct_names(sources: list[Source]) -> list[Source]:
+    """Lengthen equal names by parent folders until all differ; URIs differ, so this ends."""
+    names = {source.uri: source.name for source in sources}
+    parts = 1
+    while True:
+        counts = Counter(names.values())
+        clashing = [source for source in sources if counts[names[source.uri]] > 1]
+        if not clashing:
+            return [Source(names[s.uri], s.uri, s.is_folder) for s in sources]
+        parts += 1
+        for source in clashing:
+            pieces = locate(source.uri)[1].rstrip("/").split("/")
+            names[source.uri] = source.uri if parts > len(pieces) else "/".join(pieces[-parts:])

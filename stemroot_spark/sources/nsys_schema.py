@@ -1,0 +1,86 @@
+"""The part of the nsys export schema that ingest reads, by column name, for every version since 2020.
+
+Columns nsys added are ignored unless named here; columns that a version lacks are null. Facts about the versions:
+integer widths and signs differ between versions and exporters, so a column only has to be some integer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
+STRING_TABLE = "StringIds"
+# Renamed by nsys 2023.3.
+EXPORT_METADATA_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+SESSION_TABLE = "TARGET_INFO_SESSION_START_TIME"
+GPU_TABLE = "TARGET_INFO_GPU"
+
+
+@dataclass(frozen=True)
+class KernelColumn:
+    """A column of the kernel table: its name in nsys, its name here, its Spark SQL type, whether it must be there."""
+
+    source: str
+    name: str
+    type: str
+    required: bool = False
+
+
+KERNEL_COLUMNS = (
+    KernelColumn("globalPid", "process_key", "bigint"),
+    KernelColumn("start", "start_ns", "bigint", required=True),
+    KernelColumn("end", "end_ns", "bigint", required=True),
+    KernelColumn("demangledName", "name_id", "bigint", required=True),
+    KernelColumn("deviceId", "device_id", "int"),
+    KernelColumn("contextId", "context_id", "int"),
+    KernelColumn("streamId", "stream_id", "bigint"),
+    KernelColumn("correlationId", "correlation_id", "bigint"),
+    KernelColumn("graphNodeId", "graph_node_id", "bigint"),
+    KernelColumn("gridX", "grid_x", "int"),
+    KernelColumn("gridY", "grid_y", "int"),
+    KernelColumn("gridZ", "grid_z", "int"),
+    KernelColumn("blockX", "block_x", "int"),
+    KernelColumn("blockY", "block_y", "int"),
+    KernelColumn("blockZ", "block_z", "int"),
+    KernelColumn("dynamicSharedMemory", "dynamic_shared_memory_bytes", "bigint"),
+    KernelColumn("clusterX", "cluster_x", "int"),
+    KernelColumn("clusterY", "cluster_y", "int"),
+    KernelColumn("clusterZ", "cluster_z", "int"),
+)
+CONFIG_COLUMNS = tuple(
+    column.name
+    for column in KERNEL_COLUMNS
+    if column.name.startswith(("grid_", "block_", "dynamic_", "cluster_"))
+)
+
+_INTEGER_TYPE = re.compile(r"u?int(8|16|32|64)|decimal128\(\d+, 0\)")
+
+
+def column_problem(table: str, column: str, declared: str | None) -> str | None:
+    """Why a required or optional integer column cannot be read, or None; ``declared`` is its Arrow type as text.
+
+    ``None`` stands for an absent column and ``null`` for one that holds nothing.
+    """
+    if declared is None:
+        return f"{table} has no column {column}"
+    if not _INTEGER_TYPE.fullmatch(declared):
+        return f"column {column} of {table} has type {declared}, expected an integer"
+    return None
+
+
+def readable_columns(declared: dict[str, str]) -> tuple[dict[str, str], str | None]:
+    """Kernel columns to read (name in nsys -> Arrow type), or the reason why the table cannot be used.
+
+    Absent optional columns, and optional ones without any value, are left out.
+    """
+    wanted: dict[str, str] = {}
+    for column in KERNEL_COLUMNS:
+        kind = declared.get(column.source)
+        if not column.required and kind in (None, "null"):
+            continue
+        problem = column_problem(KERNEL_TABLE, column.source, kind)
+        if problem is not None:
+            return {}, problem
+        wanted[column.source] = str(kind)
+    return wanted, None

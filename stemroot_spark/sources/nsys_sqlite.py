@@ -1,0 +1,99 @@
+"""Kernel rows and strings of nsys ``.sqlite`` files, read on the executors, one task per file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from stemroot_spark.sources import nsys_schema as nsys
+from stemroot_spark.sources.storage import local_copy
+
+KERNEL_ROWS_SCHEMA = ", ".join(
+    ["source_index BIGINT", *(f"{column.name} {column.type}" for column in nsys.KERNEL_COLUMNS)]
+)
+STRINGS_SCHEMA = "source_index BIGINT, name_id BIGINT, kernel_name STRING"
+_ARROW_TYPES = {"bigint": pa.int64(), "int": pa.int32()}
+
+
+def open_sqlite(path: Path) -> closing[sqlite3.Connection]:
+    """Open an export for reading only; ``immutable`` keeps sqlite from looking for or making side files."""
+    return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True))
+
+
+def kernel_rows(spark: SparkSession, uris: Mapping[int, str], rows_per_batch: int) -> DataFrame:
+    """Kernel rows of sqlite files (source index -> URI), columns as in ``nsys_schema.KERNEL_COLUMNS``."""
+    sources = sorted(uris.items())
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for position in _positions(batches):
+            source_index, uri = sources[position]
+            with local_copy(uri) as path, open_sqlite(path) as database:
+                yield from _kernel_batches(database, source_index, rows_per_batch)
+
+    return _one_task_each(spark, sources).mapInArrow(read, KERNEL_ROWS_SCHEMA)
+
+
+def kernel_strings(spark: SparkSession, uris: Mapping[int, str]) -> DataFrame:
+    """The strings that kernel rows of sqlite files refer to: source_index, name_id, kernel_name."""
+    sources = sorted(uris.items())
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for position in _positions(batches):
+            source_index, uri = sources[position]
+            with local_copy(uri) as path, open_sqlite(path) as database:
+                yield _string_batch(database, source_index)
+
+    return _one_task_each(spark, sources).mapInArrow(read, STRINGS_SCHEMA)
+
+
+def _one_task_each(spark: SparkSession, sources: list[tuple[int, str]]) -> DataFrame:
+    """One partition per source: ``range`` puts one of n numbers in each of n partitions, which hashing does not."""
+    return spark.range(0, len(sources), 1, len(sources))
+
+
+def _positions(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _kernel_batches(
+    database: sqlite3.Connection, source_index: int, rows_per_batch: int
+) -> Iterator[pa.RecordBatch]:
+    present = {row[1] for row in database.execute(f'PRAGMA table_info("{nsys.KERNEL_TABLE}")')}
+    selected = ", ".join(
+        f'"{column.source}"' if column.source in present else "NULL" for column in nsys.KERNEL_COLUMNS
+    )
+    schema = pa.schema(
+        [
+            ("source_index", pa.int64()),
+            *((column.name, _ARROW_TYPES[column.type]) for column in nsys.KERNEL_COLUMNS),
+        ]
+    )
+    cursor = database.execute(f'SELECT {selected} FROM "{nsys.KERNEL_TABLE}"')
+    while rows := cursor.fetchmany(rows_per_batch):
+        columns = [
+            pa.array(values, type=field.type)
+            for values, field in zip(zip(*rows, strict=True), list(schema)[1:], strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays([pa.repeat(source_index, len(rows)), *columns], schema=schema)
+
+
+def _string_batch(database: sqlite3.Connection, source_index: int) -> pa.RecordBatch:
+    database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    rows = database.execute(
+        f'SELECT id, value FROM "{nsys.STRING_TABLE}" WHERE id IN '
+        f'(SELECT DISTINCT "demangledName" FROM "{nsys.KERNEL_TABLE}") AND value IS NOT NULL'
+    ).fetchall()
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(source_index, len(rows)),
+            pa.array([row[0] for row in rows], type=pa.int64()),
+            pa.array([row[1] for row in rows], type=pa.string()),
+        ],
+        names=["source_index", "name_id", "kernel_name"],
+    )

@@ -1,0 +1,64 @@
+"""Files at local paths or URIs, through pyarrow's filesystems; used on the driver and on the executors."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlparse
+
+from pyarrow import fs
+
+_CHUNK_BYTES = 8 << 20
+
+
+def locate(uri: str) -> tuple[fs.FileSystem, str]:
+    """Filesystem and path of a URI or a local path; ``s3a``, the scheme of Hadoop, is read as ``s3``."""
+    scheme = urlparse(uri).scheme
+    if len(scheme) < 2:
+        return fs.LocalFileSystem(), os.path.normpath(Path(uri).absolute())
+    if scheme == "file":
+        return fs.LocalFileSystem(), os.path.normpath(uri.removeprefix("file://"))
+    filesystem, path = fs.FileSystem.from_uri("s3" + uri[3:] if scheme == "s3a" else uri)
+    return filesystem, path
+
+
+def is_local(uri: str) -> bool:
+    """Whether the URI names a file of the local filesystem."""
+    return isinstance(locate(uri)[0], fs.LocalFileSystem)
+
+
+def read_start(uri: str, n_bytes: int) -> bytes:
+    """First bytes of a file."""
+    filesystem, path = locate(uri)
+    with filesystem.open_input_file(path) as stream:
+        return bytes(stream.read(n_bytes))
+
+
+def update_digest(digest: hashlib.blake2b, uri: str) -> int:
+    """Feed a file to a digest in chunks; returns its size in bytes."""
+    filesystem, path = locate(uri)
+    size = 0
+    with filesystem.open_input_stream(path) as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return size
+
+
+@contextmanager
+def local_copy(uri: str) -> Iterator[Path]:
+    """The file as a local path: itself where it is local, else a copy that lives as long as the context."""
+    filesystem, path = locate(uri)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="stemroot-") as folder:
+        target = Path(folder) / "source"
+        with filesystem.open_input_stream(path) as stream, target.open("wb") as copy:
+            shutil.copyfileobj(stream, copy, _CHUNK_BYTES)
+        yield target

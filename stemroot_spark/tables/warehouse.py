@@ -1,0 +1,237 @@
+"""Delta tables at a path or in a metastore schema: create, read at a version, replace an id, insert new rows."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from stemroot_spark.config import IoConfig
+from stemroot_spark.errors import ConcurrentWriteError, DataError, UsageError
+from stemroot_spark.tables import ddl
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,127}")
+_SCHEMA = re.compile(r"\w+(\.\w+)?")
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_MAX_BACKOFF_S = 10.0
+
+
+def check_id(flag: str, value: str) -> str:
+    """Return an id that is safe in predicates and paths, or raise UsageError naming the flag."""
+    if not _ID.fullmatch(value):
+        raise UsageError(
+            f"{flag} is {value!r}; use up to 128 letters, digits and . _ : + -, beginning with a letter or digit"
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where the tables are: Delta paths below ``warehouse``, or tables of the metastore schema ``schema``."""
+
+    warehouse: str | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.warehouse is None) == (self.schema is None):
+            raise UsageError("give either --warehouse URI or --schema catalog.schema")
+        if self.schema is not None and not _SCHEMA.fullmatch(self.schema):
+            raise UsageError(f"--schema is {self.schema!r}; write it as catalog.schema")
+
+    def path(self, table: str) -> str:
+        """Path of a table below the warehouse."""
+        return f"{str(self.warehouse).rstrip('/')}/{table}"
+
+    def identifier(self, table: str) -> str:
+        """Quoted identifier of a table in SQL."""
+        if self.warehouse is not None:
+            return f"delta.`{self.path(table).replace('`', '``')}`"
+        return f"{self.schema}.{table}"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of this process: rows written and the version it made, None where nothing had to be written."""
+
+    rows: int
+    version: int | None
+
+
+class Warehouse:
+    """The only place that reads and writes the project's tables.
+
+    The session is given, never made. Every table read is pinned to the version it had when first asked for, and
+    ``input_versions`` tells which that was.
+    """
+
+    def __init__(self, spark: SparkSession, location: Location, io: IoConfig) -> None:
+        self.spark = spark
+        self.location = location
+        self._io = io
+        self._pinned: dict[str, int] = {}
+
+    def exists(self, table: str) -> bool:
+        """Whether the table has been created."""
+        if self.location.warehouse is not None:
+            return bool(DeltaTable.isDeltaTable(self.spark, self.location.path(table)))
+        return bool(self.spark.catalog.tableExists(self.location.identifier(table)))
+
+    def create(self, table: str) -> None:
+        """Create a table unless it exists; raise DataError where an existing one lacks columns."""
+        if not self.exists(table):
+            if self.location.schema is not None:
+                self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.location.schema}")
+            statement = ddl.create_statement(table, self.location.identifier(table))
+            self._retry(table, lambda: self.spark.sql(statement), None)
+        present = set(self._latest(table).columns)
+        missing = [column.name for column in ddl.columns(table) if column.name not in present]
+        if missing:
+            raise DataError(
+                f"table {self.location.identifier(table)} has no column {', '.join(missing)}: it was made by another "
+                f"version or program; use a new --warehouse, or add the columns as schemas/{table}.sql declares them"
+            )
+
+    def read(self, table: str) -> DataFrame:
+        """Read a table at the version it had when this warehouse first read it; an absent table is created empty."""
+        if table not in self._pinned:
+            self.create(table)
+            self._pinned[table] = self.version(table)
+        reader = self.spark.read.format("delta").option("versionAsOf", self._pinned[table])
+        if self.location.warehouse is not None:
+            return reader.load(self.location.path(table))
+        return reader.table(self.location.identifier(table))
+
+    def unpin(self, *tables: str) -> None:
+        """Forget the pinned version of tables that this process is about to change or has changed."""
+        for table in tables:
+            self._pinned.pop(table, None)
+
+    def input_versions(self, *tables: str) -> dict[str, int]:
+        """Versions of the given tables that were read."""
+        return {table: self._pinned[table] for table in sorted(tables) if table in self._pinned}
+
+    def version(self, table: str) -> int:
+        """Latest version of a table."""
+        return int(self._delta(table).history(1).select("version").first()[0])  # type: ignore[index]
+
+    def replace(
+        self,
+        table: str,
+        rows: DataFrame,
+        key: Mapping[str, str],
+        metadata: Mapping[str, Any],
+        before_commit: Callable[[], None] | None = None,
+    ) -> Commit:
+        """Replace the rows of an id (column -> value) by ``rows``, atomically.
+
+        ``before_commit`` runs before every attempt and may raise to give up.
+        """
+        self.create(table)
+        predicate = " AND ".join(f"{column} = '{value}'" for column, value in key.items())
+        token = uuid.uuid4().hex
+        user_metadata = json.dumps({**metadata, **key, "commit": token}, sort_keys=True)
+        writer = (
+            self._conform(table, rows)
+            .write.format("delta")
+            .mode("overwrite")
+            .option("replaceWhere", predicate)
+            .option("userMetadata", user_metadata)
+        )
+        if self.location.warehouse is not None:
+            self._retry(table, lambda: writer.save(self.location.path(table)), before_commit)
+        else:
+            self._retry(table, lambda: writer.saveAsTable(self.location.identifier(table)), before_commit)
+        self.unpin(table)
+        return self._commit_of(table, token)
+
+    def insert_new(self, table: str, rows: DataFrame, key: str, metadata: Mapping[str, Any]) -> Commit:
+        """Insert the rows whose key is not in the table yet; existing rows stay as they are."""
+        self.create(table)
+        token = uuid.uuid4().hex
+        source = self._conform(table, rows)
+        merge = (
+            self._delta(table)
+            .alias("known")
+            .merge(source.alias("found"), f"known.{key} = found.{key}")
+            .whenNotMatchedInsertAll()
+        )
+        self.spark.conf.set(_USER_METADATA, json.dumps({**metadata, "commit": token}, sort_keys=True))
+        try:
+            self._retry(table, merge.execute, None)
+        finally:
+            self.spark.conf.unset(_USER_METADATA)
+        self.unpin(table)
+        return self._commit_of(table, token)
+
+    def commits_since(self, table: str, version: int) -> list[dict[str, Any]]:
+        """User metadata of the commits after a version, latest first; commits of other programs are left out."""
+        rows = (
+            self._delta(table).history(100).where(F.col("version") > version).select("userMetadata").collect()
+        )
+        found = []
+        for row in rows:
+            try:
+                entry = json.loads(row[0] or "null")
+            except ValueError:
+                continue
+            if isinstance(entry, dict):
+                found.append(entry)
+        return found
+
+    def _latest(self, table: str) -> DataFrame:
+        return self.spark.table(self.location.identifier(table))
+
+    def _delta(self, table: str) -> DeltaTable:
+        if self.location.warehouse is not None:
+            return DeltaTable.forPath(self.spark, self.location.path(table))
+        return DeltaTable.forName(self.spark, self.location.identifier(table))
+
+    def _conform(self, table: str, rows: DataFrame) -> DataFrame:
+        """Columns in the declared order and type; a missing one is a mistake in the calling stage."""
+        declared = ddl.columns(table)
+        missing = [column.name for column in declared if column.name not in rows.columns]
+        if missing:
+            raise DataError(f"rows for table {table} lack {', '.join(missing)}")
+        return rows.select(*[F.col(column.name).cast(column.type).alias(column.name) for column in declared])
+
+    def _commit_of(self, table: str, token: str) -> Commit:
+        row = (
+            self._delta(table)
+            .history(100)
+            .where(F.col("userMetadata").contains(token))
+            .select("version", "operationMetrics")
+            .first()
+        )
+        if row is None:
+            return Commit(0, None)
+        metrics = row["operationMetrics"]
+        inserted = metrics.get("numTargetRowsInserted", metrics.get("numOutputRows", 0))
+        return Commit(int(inserted), int(row["version"]))
+
+    def _retry(
+        self, table: str, commit: Callable[[], object], before_commit: Callable[[], None] | None
+    ) -> None:
+        for attempt in range(1, self._io.commit_attempts + 1):
+            if before_commit is not None:
+                before_commit()
+            try:
+                commit()
+                return
+            except DeltaConcurrentModificationException as error:
+                if attempt == self._io.commit_attempts:
+                    raise ConcurrentWriteError(
+                        f"table {self.location.identifier(table)}: other writers were first {attempt} times; rerun the "
+                        "job, or raise io.commit_attempts"
+                    ) from error
+                backoff = min(self._io.commit_backoff_s * 2 ** (attempt - 1), _MAX_BACKOFF_S)
+                time.sleep(backoff * (0.5 + random.random()))
