@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import reduce
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stemroot_spark.config import IngestConfig
 from stemroot_spark.errors import SourceError, TooManyBadSourcesError, UsageError
 from stemroot_spark.fingerprint import Fingerprint, digest_of_strings
-from stemroot_spark.kernels import COMMUNICATION, category, short_name
+from stemroot_spark.launches import (
+    count_processes,
+    kernel_dictionary,
+    launch_config_id,
+    number_launches,
+    read_kernel_rows,
+    with_reject_reason,
+)
 from stemroot_spark.progress import log, stage
-from stemroot_spark.sources import nsys_parquet, nsys_sqlite
+from stemroot_spark.sources import nsys_parquet
 from stemroot_spark.sources import nsys_schema as nsys
 from stemroot_spark.sources.discover import Source, discover
 from stemroot_spark.sources.probe import PROBE_SCHEMA, Probe, probe
 from stemroot_spark.tables import JobWrites, Warehouse
 
-REJECT_REASONS = (
-    "null_time",
-    "end_before_start",
-    "zero_duration",
-    "impossible_duration",
-    "null_name",
-)
 _PROBE_TASKS = 256
 _SHOWN = 10
 
@@ -113,125 +112,6 @@ def probe_sources(spark: SparkSession, sources: list[Source], wanted_format: str
     return [Probed(index, source, found[index]) for index, source in enumerate(sources)]
 
 
-def read_kernel_rows(spark: SparkSession, good: list[Probed], rows_per_batch: int) -> DataFrame:
-    """Kernel rows of all good sources with their kernel name (null where the name is unknown)."""
-    parquet = [
-        nsys_parquet.ParquetSource(
-            e.index, e.source.uri, str(e.probe.kernel_columns), str(e.probe.string_columns)
-        )
-        for e in good
-        if e.probe.format == "nsys-parquet"
-    ]
-    sqlite = {e.index: e.source.uri for e in good if e.probe.format == "nsys-sqlite"}
-    rows, strings = [], []
-    if parquet:
-        rows.append(nsys_parquet.kernel_rows(spark, parquet))
-        used = rows[0].select("source_index", "name_id").distinct()
-        strings.append(
-            nsys_parquet.kernel_strings(spark, parquet).join(
-                used, ["source_index", "name_id"], how="left_semi"
-            )
-        )
-    if sqlite:
-        rows.append(nsys_sqlite.kernel_rows(spark, sqlite, rows_per_batch))
-        strings.append(nsys_sqlite.kernel_strings(spark, sqlite))
-    names = reduce(DataFrame.unionByName, strings).dropDuplicates(["source_index", "name_id"])
-    return (
-        reduce(DataFrame.unionByName, rows)
-        .withColumn("process_key", F.coalesce("process_key", F.lit(0)))
-        .join(F.broadcast(names), ["source_index", "name_id"], how="left")
-    )
-
-
-def with_reject_reason(rows: DataFrame, max_duration_ns: int) -> DataFrame:
-    """Add duration_ns and reject_reason, which is null for a row that becomes a launch."""
-    duration = F.try_subtract("end_ns", "start_ns")
-    reason = (
-        F.when(F.col("start_ns").isNull() | F.col("end_ns").isNull(), "null_time")
-        .when(F.col("end_ns") < F.col("start_ns"), "end_before_start")
-        .when(F.col("end_ns") == F.col("start_ns"), "zero_duration")
-        .when(duration.isNull() | (duration > max_duration_ns), "impossible_duration")
-        .when(F.col("kernel_name").isNull(), "null_name")
-    )
-    return rows.withColumns({"duration_ns": duration, "reject_reason": reason})
-
-
-def count_processes(rows: DataFrame, rank: int | None) -> DataFrame:
-    """Per source and process: rows read, kept and rejected by reason, and the rank.
-
-    Processes take ranks in the order of (source name, process key as an unsigned number), or the given one.
-    """
-    by_reason = F.to_json(
-        F.map_filter(
-            F.create_map(
-                *[
-                    item
-                    for reason in REJECT_REASONS
-                    for item in (F.lit(reason), F.count_if(F.col("reject_reason") == reason))
-                ]
-            ),
-            lambda _, n: n > 0,
-        )
-    )
-    counted = rows.groupBy("source_index", "process_key").agg(
-        F.count("*").alias("n_kernels_read"),
-        F.count_if(F.col("reject_reason").isNull()).alias("n_kernels_kept"),
-        F.count("reject_reason").alias("n_kernels_rejected"),
-        by_reason.alias("rejected_by_reason"),
-    )
-    order = Window.orderBy("source_index", F.col("process_key") < 0, "process_key")
-    number = F.row_number().over(order) - 1 if rank is None else F.lit(rank)
-    return counted.withColumns(
-        {"rank": number.cast("int"), "rank_source": F.lit("order" if rank is None else "option")}
-    )
-
-
-def launch_config_id() -> Column:
-    """xxhash64 of the configuration columns, -1 standing for null: a hash would skip nulls silently."""
-    types = {column.name: column.type for column in nsys.KERNEL_COLUMNS}
-    return F.xxhash64(*[F.coalesce(F.col(name), F.lit(-1).cast(types[name])) for name in nsys.CONFIG_COLUMNS])
-
-
-def number_launches(rows: DataFrame) -> DataFrame:
-    """Add launch_index and kernel_invocation, both 0-based in the process and counted over rejected rows too.
-
-    The correlation id rises with every call of the CUDA API, so it gives the order of launch; kernels of one graph
-    launch share it and are ordered by their start.
-    """
-    launch_order = [
-        F.col("correlation_id").asc_nulls_last(),
-        F.col("start_ns").asc_nulls_last(),
-        F.col("end_ns").asc_nulls_last(),
-        F.col("kernel_id").asc_nulls_last(),
-        F.col("device_id").asc_nulls_last(),
-        F.col("stream_id").asc_nulls_last(),
-        F.col("graph_node_id").asc_nulls_last(),
-    ]
-    process = Window.partitionBy("rank").orderBy(*launch_order)
-    kernel = Window.partitionBy("rank", "kernel_id").orderBy("launch_index")
-    return rows.withColumn("launch_index", (F.row_number().over(process) - 1).cast("bigint")).withColumn(
-        "kernel_invocation", (F.row_number().over(kernel) - 1).cast("bigint")
-    )
-
-
-def kernel_dictionary(names: DataFrame) -> DataFrame:
-    """Rows of ``kernels`` from distinct kernel_id and kernel_name."""
-    return names.mapInPandas(
-        _describe_kernels,
-        "kernel_id BIGINT, kernel_name STRING, short_name STRING, category STRING, is_communication BOOLEAN",
-    )
-
-
-def _describe_kernels(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    for frame in frames:
-        categories = frame["kernel_name"].map(category)
-        yield frame.assign(
-            short_name=frame["kernel_name"].map(short_name),
-            category=categories,
-            is_communication=categories == COMMUNICATION,
-        )
-
-
 def _write_run(
     warehouse: Warehouse,
     writes: JobWrites,
@@ -249,10 +129,8 @@ def _write_run(
         raise SourceError(
             f"none of the {len(probed)} sources can be ingested; reasons stand in table trace_files: {_reasons(probed)}"
         )
-    rows = (
-        read_kernel_rows(spark, good, config.rows_per_batch)
-        .transform(with_reject_reason, config.max_duration_ns)
-        .withColumn("kernel_id", F.when(F.col("kernel_name").isNotNull(), F.xxhash64("kernel_name")))
+    rows = _read_rows(spark, good, config.rows_per_batch).transform(
+        with_reject_reason, config.max_duration_ns
     )
     processes = count_processes(rows, rank).persist()
     try:
@@ -294,6 +172,18 @@ def _write_run(
             "no kernel launch is left after rejecting bad rows; see rejected_by_reason in trace_files"
         )
     writes.finish(_run_header(warehouse, probed, run_id, workload, rank, commit.rows))
+
+
+def _read_rows(spark: SparkSession, good: list[Probed], rows_per_batch: int) -> DataFrame:
+    parquet = [
+        nsys_parquet.ParquetSource(
+            entry.index, entry.source.uri, str(entry.probe.kernel_columns), str(entry.probe.string_columns)
+        )
+        for entry in good
+        if entry.probe.format == "nsys-parquet"
+    ]
+    sqlite = {entry.index: entry.source.uri for entry in good if entry.probe.format == "nsys-sqlite"}
+    return read_kernel_rows(spark, parquet, sqlite, rows_per_batch)
 
 
 def _check_all_read(processes: DataFrame, good: list[Probed]) -> None:

@@ -116,7 +116,7 @@ def from_csv(sample: DataFrame, lines: DataFrame) -> DataFrame:
     nameless = typed.where(F.col("rank").isNull() | F.col("launch_index").isNull()).count()
     if nameless:
         raise DataError(
-            f"{nameless} lines of the CSV have no whole number in rank or launch_index and so name no launch; correct them"
+            f"{nameless} lines of the CSV name no launch: rank or launch_index is not a whole number; correct them"
         )
     usable = F.col("value").isNotNull() & (F.col("value") > 0) & (F.col("value") < float("inf"))
     problem = F.when(~F.coalesce(usable, F.lit(False)), "value is not a positive number").when(
