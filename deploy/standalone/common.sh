@@ -2,7 +2,9 @@
 # shellcheck shell=bash
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 STATE=${STATE:-$ROOT/build/standalone}          # process ids, logs, work of the executors
-SPARK_CLASS=${SPARK_CLASS:-$ROOT/.venv/bin/spark-class}
+# By default the Spark that make venv installed.
+SPARK_HOME=${SPARK_HOME:-$("$ROOT/.venv/bin/python" -c 'import pyspark; print(pyspark.__path__[0])' || true)}
+export SPARK_HOME
 MASTER_PORT=${MASTER_PORT:-7077}
 MASTER_UI_PORT=${MASTER_UI_PORT:-8080}
 WORKERS=${WORKERS:-2}

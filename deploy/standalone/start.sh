@@ -9,7 +9,7 @@ set -euo pipefail
 
 fail() { echo "start.sh: $1" >&2; exit 1; }
 
-[ -x "$SPARK_CLASS" ] || fail "$SPARK_CLASS is not there; run make venv, or set SPARK_CLASS to bin/spark-class of a Spark"
+[ -x "$SPARK_HOME/bin/spark-class" ] || fail "no Spark was found; run make venv, or set SPARK_HOME"
 is_listening "$MASTER_PORT" && fail "port $MASTER_PORT is taken; run stop.sh, or choose another with MASTER_PORT"
 mkdir -p "$STATE"
 
@@ -17,18 +17,18 @@ mkdir -p "$STATE"
 start() {
     local name=$1
     shift
-    nohup "$SPARK_CLASS" "$@" >"$STATE/$name.log" 2>&1 </dev/null &
+    nohup "$SPARK_HOME/bin/spark-class" "$@" >"$STATE/$name.log" 2>&1 </dev/null &
     echo $! >"$STATE/$name.pid"
 }
 
 # wait_for NAME PATTERN: until the log of a daemon shows that it is up.
 wait_for() {
-    for _ in $(seq 120); do
+    for _ in $(seq 360); do
         grep -q "$2" "$STATE/$1.log" && return
         kill -0 "$(cat "$STATE/$1.pid")" 2>/dev/null || fail "$1 ended at once; see $STATE/$1.log"
         sleep 0.5
     done
-    fail "$1 is not up after 60 s; see $STATE/$1.log"
+    fail "$1 is not up after 180 s; see $STATE/$1.log"
 }
 
 start master org.apache.spark.deploy.master.Master \
