@@ -73,17 +73,21 @@ def _expand(uri: str) -> list[str]:
 
 def _matching(filesystem: fs.FileSystem, folder: str, pattern: str) -> list[str]:
     entries = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-    return sorted(entry.base_name for entry in entries if fnmatchcase(entry.base_name, pattern))
+    # As in a shell, hidden names need a pattern that begins with a dot: a killed writer leaves such folders behind.
+    names = [e.base_name for e in entries if pattern.startswith(".") or not e.base_name.startswith(".")]
+    return sorted(name for name in names if fnmatchcase(name, pattern))
 
 
 def _sources_of(uri: str) -> list[Source]:
     filesystem, path = locate(uri)
     path = path.rstrip("/")
+    # A local source is known by its normal path: other spellings of it must not count its launches twice.
+    uri = path if isinstance(filesystem, fs.LocalFileSystem) else uri.rstrip("/")
     info = filesystem.get_file_info(path)
     last = path.rsplit("/", 1)[-1]
     if info.type == fs.FileType.File:
         return [Source(last, uri, is_folder=False)]
-    return _walk(filesystem, path, uri.rstrip("/"), prefix="", last=last, depth=0)
+    return _walk(filesystem, path, uri, prefix="", last=last, depth=0)
 
 
 def _walk(
