@@ -16,7 +16,7 @@ from stemroot_spark.errors import StemRootError, UsageError
 if TYPE_CHECKING:
     from stemroot_spark.tables import Warehouse
 
-Body = Callable[["Warehouse", argparse.Namespace, Config], dict[str, Any]]
+Body = Callable[["Warehouse", argparse.Namespace, Config], "dict[str, Any] | None"]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,7 +65,8 @@ def run_job(
         args = parser.parse_args(argv)
         config = load_config(args.config, args.set, config_flags(args))
         summary = _with_warehouse(name, body, args, config, start)
-        _publish(summary, args.summary_path)
+        if summary is not None:
+            _publish(summary, args.summary_path)
     except StemRootError as error:
         print(f"{name}: error [{error.code}]: {error}", file=sys.stderr)
         return error.exit_code
@@ -85,7 +86,7 @@ def run_job(
 
 def _with_warehouse(
     name: str, body: Body, args: argparse.Namespace, config: Config, start: Callable[..., Any] | None
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     # Imported here so that --help and usage errors need neither Spark nor Java.
     from stemroot_spark.session import start_session
     from stemroot_spark.tables import Location, Warehouse

@@ -78,11 +78,9 @@ def draw(
 def _below_threshold(hashed: DataFrame, strata: pd.DataFrame) -> DataFrame:
     """Launches with their stratum; the threshold of the kernel first, so that few rows meet all its strata."""
     spark = hashed.sparkSession
+    largest = strata.groupby("kernel_id", as_index=False)["threshold"].max()
     kernels = spark.createDataFrame(
-        [
-            (int(kernel), int(limit))
-            for kernel, limit in strata.groupby("kernel_id")["threshold"].max().items()
-        ],
+        [(int(k), int(t)) for k, t in zip(largest["kernel_id"], largest["threshold"], strict=True)],
         "kernel_id BIGINT, kernel_threshold BIGINT",
     )
     intervals = _stratum_rows(spark, strata)

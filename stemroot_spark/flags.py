@@ -16,7 +16,7 @@ def add_ingest_flags(parser: argparse.ArgumentParser) -> None:
     )
     flags.add_argument("--workload", help="name of the workload, the same every night")
     flags.add_argument("--format", choices=FORMATS, help="default: recognise each source by its content")
-    flags.add_argument("--rank", type=int, metavar="N", help="rank of the one process in the source")
+    flags.add_argument("--rank", type=_rank, metavar="N", help="rank of the one process in the source")
     flags.add_argument("--max-bad-fraction", type=float, metavar="F", help="share of bad sources to accept")
 
 
@@ -63,5 +63,14 @@ def plan_options(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {"plan": {name: getattr(args, name) for name in names}}
 
 
+def _rank(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {2**31 - 1}")
+    return int(text)
+
+
 def _noise(text: str) -> float | str:
-    return text if text == "auto" else float(text)
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number") from None

@@ -144,8 +144,10 @@ def _write_plan(
             f"run {run_id} has communication kernels only; plan them with --communication include"
         )
     histogram = _planned_histogram(warehouse, run_id, excluded_ids=set(moments["kernel_id"][excluded]))
+    # As many tasks as there are kernels to split, within reason: a cached result keeps its partitions.
+    n_tasks = min(len(planned), 4 * warehouse.spark.sparkContext.defaultParallelism)
     with stage("split kernels") as report:
-        rows = split_histogram(histogram, options).persist()
+        rows = split_histogram(histogram.repartition(n_tasks, "kernel_id"), options).persist()
         leaves = rows.where("is_leaf").toPandas()
         report.rows = len(leaves)
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass
@@ -17,7 +17,10 @@ class Stage:
     rows: int | None = None
     table: str | None = None
     version: int | None = None
-    notes: list[str] = field(default_factory=list)
+
+
+# Called with every stage that ended; a program that shows its own progress adds itself here.
+listeners: list[Callable[[Stage], None]] = []
 
 
 def log(message: str) -> None:
@@ -39,4 +42,6 @@ def stage(name: str) -> Iterator[Stage]:
         parts.append(f"table={report.table}")
     if report.version is not None:
         parts.append(f"version={report.version}")
-    log(" ".join([*parts, *report.notes]))
+    log(" ".join(parts))
+    for listener in listeners:
+        listener(report)

@@ -45,6 +45,7 @@ class JobWrites:
             **(metadata or {}),
         }
         self._written: dict[str, int] = {}
+        self._header_version = -1
 
     def is_done(self, replace: bool) -> bool:
         """Whether the id is complete with this fingerprint.
@@ -101,6 +102,7 @@ class JobWrites:
 
     def _stored(self) -> tuple[str, str] | None:
         self._warehouse.unpin(self._header)
+        self._header_version = self._warehouse.version(self._header)
         rows = self._warehouse.read(self._header)
         for column, value in self._key.items():
             rows = rows.where(F.col(column) == value)
@@ -108,7 +110,7 @@ class JobWrites:
         return None if row is None else (str(row[0]), str(row[1]))
 
     def _check_not_taken(self) -> None:
-        if self._stored() is not None:
+        if self._warehouse.version(self._header) != self._header_version and self._stored() is not None:
             raise ConcurrentWriteError(
                 f"another writer completed {self._name()} while this job ran; its rows stand and nothing was changed"
             )

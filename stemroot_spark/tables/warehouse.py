@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from stemroot_spark.config import IoConfig
 from stemroot_spark.errors import ConcurrentWriteError, DataError, UsageError
 from stemroot_spark.tables import ddl
+from stemroot_spark.tables.delta_log import DeltaLog
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,127}")
 _SCHEMA = re.compile(r"\w+(\.\w+)?")
@@ -45,6 +46,8 @@ class Location:
     def __post_init__(self) -> None:
         if (self.warehouse is None) == (self.schema is None):
             raise UsageError("give either --warehouse URI or --schema catalog.schema")
+        if self.warehouse is not None and not self.warehouse.strip():
+            raise UsageError("--warehouse is empty; give a folder or URI")
         if self.schema is not None and not _SCHEMA.fullmatch(self.schema):
             raise UsageError(f"--schema is {self.schema!r}; write it as catalog.schema")
 
@@ -78,7 +81,9 @@ class Warehouse:
         self.spark = spark
         self.location = location
         self._io = io
-        self._pinned: dict[str, int] = {}
+        self._pinned: dict[str, tuple[int, DataFrame]] = {}
+        self._checked: set[str] = set()
+        self._logs: dict[str, DeltaLog] = {}
 
     def exists(self, table: str) -> bool:
         """Whether the table has been created."""
@@ -88,6 +93,8 @@ class Warehouse:
 
     def create(self, table: str) -> None:
         """Create a table unless it exists; raise DataError where an existing one lacks columns."""
+        if table in self._checked:
+            return
         if not self.exists(table):
             if self.location.schema is not None:
                 self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.location.schema}")
@@ -100,16 +107,20 @@ class Warehouse:
                 f"table {self.location.identifier(table)} has no column {', '.join(missing)}: it was made by another "
                 f"version or program; use a new --warehouse, or add the columns as schemas/{table}.sql declares them"
             )
+        self._checked.add(table)
 
     def read(self, table: str) -> DataFrame:
         """Read a table at the version it had when this warehouse first read it; an absent table is created empty."""
         if table not in self._pinned:
             self.create(table)
-            self._pinned[table] = self.version(table)
-        reader = self.spark.read.format("delta").option("versionAsOf", self._pinned[table])
-        if self.location.warehouse is not None:
-            return reader.load(self.location.path(table))
-        return reader.table(self.location.identifier(table))
+            version = self.version(table)
+            reader = self.spark.read.format("delta").option("versionAsOf", version)
+            if self.location.warehouse is not None:
+                rows = reader.load(self.location.path(table))
+            else:
+                rows = reader.table(self.location.identifier(table))
+            self._pinned[table] = (version, rows)
+        return self._pinned[table][1]
 
     def unpin(self, *tables: str) -> None:
         """Forget the pinned version of tables that this process is about to change or has changed."""
@@ -118,11 +129,12 @@ class Warehouse:
 
     def input_versions(self, *tables: str) -> dict[str, int]:
         """Versions of the given tables that were read."""
-        return {table: self._pinned[table] for table in sorted(tables) if table in self._pinned}
+        return {table: self._pinned[table][0] for table in sorted(tables) if table in self._pinned}
 
     def version(self, table: str) -> int:
         """Latest version of a table."""
-        return int(self._delta(table).history(1).select("version").first()[0])  # type: ignore[index]
+        self.create(table)
+        return self._log(table).version()
 
     def replace(
         self,
@@ -138,7 +150,7 @@ class Warehouse:
         """
         self.create(table)
         predicate = " AND ".join(f"{column} = '{value}'" for column, value in key.items())
-        token = uuid.uuid4().hex
+        before, token = self.version(table), uuid.uuid4().hex
         user_metadata = json.dumps({**metadata, **key, "commit": token}, sort_keys=True)
         writer = (
             self._conform(table, rows)
@@ -152,12 +164,12 @@ class Warehouse:
         else:
             self._retry(table, lambda: writer.saveAsTable(self.location.identifier(table)), before_commit)
         self.unpin(table)
-        return self._commit_of(table, token)
+        return self._commit_since(table, before, token)
 
     def insert_new(self, table: str, rows: DataFrame, key: str, metadata: Mapping[str, Any]) -> Commit:
         """Insert the rows whose key is not in the table yet; existing rows stay as they are."""
         self.create(table)
-        token = uuid.uuid4().hex
+        before, token = self.version(table), uuid.uuid4().hex
         source = self._conform(table, rows)
         merge = (
             self._delta(table)
@@ -171,22 +183,12 @@ class Warehouse:
         finally:
             self.spark.conf.unset(_USER_METADATA)
         self.unpin(table)
-        return self._commit_of(table, token)
+        return self._commit_since(table, before, token)
 
     def commits_since(self, table: str, version: int) -> list[dict[str, Any]]:
-        """User metadata of the commits after a version, latest first; commits of other programs are left out."""
-        rows = (
-            self._delta(table).history(100).where(F.col("version") > version).select("userMetadata").collect()
-        )
-        found = []
-        for row in rows:
-            try:
-                entry = json.loads(row[0] or "null")
-            except ValueError:
-                continue
-            if isinstance(entry, dict):
-                found.append(entry)
-        return found
+        """User metadata of the commits after a version; empty for commits of other programs."""
+        log = self._log(table)
+        return [log.user_metadata(later) for later in range(version + 1, log.version() + 1)]
 
     def _latest(self, table: str) -> DataFrame:
         return self.spark.table(self.location.identifier(table))
@@ -204,19 +206,25 @@ class Warehouse:
             raise DataError(f"rows for table {table} lack {', '.join(missing)}")
         return rows.select(*[F.col(column.name).cast(column.type).alias(column.name) for column in declared])
 
-    def _commit_of(self, table: str, token: str) -> Commit:
-        row = (
-            self._delta(table)
-            .history(100)
-            .where(F.col("userMetadata").contains(token))
-            .select("version", "operationMetrics")
-            .first()
-        )
-        if row is None:
-            return Commit(0, None)
-        metrics = row["operationMetrics"]
-        inserted = metrics.get("numTargetRowsInserted", metrics.get("numOutputRows", 0))
-        return Commit(int(inserted), int(row["version"]))
+    def _log(self, table: str) -> DeltaLog:
+        if table not in self._logs:
+            if self.location.warehouse is not None:
+                path = self.location.path(table)
+            else:
+                detail = self.spark.sql(f"DESCRIBE DETAIL {self.location.identifier(table)}").first()
+                path = detail["location"] if detail is not None else ""
+            self._logs[table] = DeltaLog(self.spark, path)
+        return self._logs[table]
+
+    def _commit_since(self, table: str, version: int, token: str) -> Commit:
+        """The commit that carries the token, among those after a version: others may write between."""
+        log = self._log(table)
+        for later in range(log.version(), version, -1):
+            if log.user_metadata(later).get("commit") == token:
+                metrics = log.commit_info(later).get("operationMetrics") or {}
+                rows = metrics.get("numTargetRowsInserted", metrics.get("numOutputRows", 0))
+                return Commit(int(rows), later)
+        return Commit(0, None)
 
     def _retry(
         self, table: str, commit: Callable[[], object], before_commit: Callable[[], None] | None

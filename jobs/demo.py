@@ -1,0 +1,36 @@
+"""Demonstrate the whole way: a small generated fleet, or your own traces up to the plan."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from stemroot_spark.cli import job_parser, run_job
+from stemroot_spark.config import Config
+
+
+def parser() -> argparse.ArgumentParser:
+    result = job_parser(__doc__ or "")
+    result.add_argument("--folder", type=Path, required=True, help="where traces and tables are written")
+    result.add_argument("--traces", metavar="FOLDER", help="your nsys exports; stops at the plan")
+    return result
+
+
+def body(warehouse: Any, args: argparse.Namespace, _config: Config) -> None:
+    from stemroot_spark.demo import demo, demo_of_traces
+
+    if args.traces:
+        demo_of_traces(warehouse, args.traces)
+    else:
+        demo(warehouse, args.folder)
+
+
+def main() -> int:
+    given = parser()
+    args = sys.argv[1:]
+    folder, _ = given.parse_known_args(args)
+    return run_job(given, body, argv=[*args, "--warehouse", str(folder.folder.absolute() / "warehouse")])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

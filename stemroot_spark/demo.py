@@ -1,0 +1,168 @@
+"""The demonstration: a small generated fleet planned on its first night and checked against its second.
+
+With the user's own traces it runs the main job on them and stops at the plan.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stemroot_spark import progress
+from stemroot_spark.config import load_config
+from stemroot_spark.fleet import FleetSpec, WriterOptions, iterations_for, write_fleet
+from stemroot_spark.ingest import ingest
+from stemroot_spark.pipeline import pipeline
+from stemroot_spark.reconstruct import reconstruct
+from stemroot_spark.results import import_results
+from stemroot_spark.tables import Warehouse
+
+_RANKS = 4
+_LAUNCHES = 100_000
+_SEED = 1
+# Both nights have launch noise of their own, 0.03 by default, so they differ by its square root of two.
+_LAUNCH_NOISE = 0.045
+
+
+def demo(warehouse: Warehouse, folder: Path) -> None:
+    """Generate two nights, plan on the first, replay the second as results, print estimate and truth."""
+    spec = FleetSpec(ranks=_RANKS, iterations=1, seed=_SEED)
+    spec = FleetSpec(ranks=_RANKS, iterations=iterations_for(_LAUNCHES, spec), seed=_SEED)
+    second = FleetSpec(ranks=_RANKS, iterations=spec.iterations, seed=_SEED, night=1)
+    nights = {"night-1": spec, "night-2": second}
+    config = load_config(flags={"plan": {"launch_noise": _LAUNCH_NOISE}})
+
+    with _step(f"generate two nights of a fleet of {_RANKS} ranks"):
+        truths = {
+            name: write_fleet(
+                folder / "traces" / name, night, WriterOptions(has_runtime=False), overwrite=True
+            )
+            for name, night in nights.items()
+        }
+    with _step("ingest the first night, compute moments, plan"):
+        planned = pipeline(
+            warehouse,
+            sources=[str(folder / "traces" / "night-1")],
+            run_id="night-1",
+            plan_id="demo",
+            workload="demo",
+            rank=None,
+            config=config,
+        )
+    with _step("ingest the second night"):
+        ingest(
+            warehouse,
+            sources=[str(folder / "traces" / "night-2")],
+            run_id="night-2",
+            workload="demo",
+            rank=None,
+            config=config.ingest,
+        )
+    with _step("replay the drawn launches from the second night, estimate its time"):
+        import_results(
+            warehouse,
+            plan_id="demo",
+            results_id="night-2",
+            simulator="profile",
+            source=None,
+            from_run_id="night-2",
+            clock_mhz=None,
+        )
+        estimate = reconstruct(warehouse, plan_id="demo", results_id="night-2")
+    truth_ns = sum(k["total_ns"] for k in truths["night-2"]["kernels"] if not k["is_communication"])
+    _print_table([*_plan_rows(planned), *_estimate_rows(estimate, truth_ns)])
+    _print_where(warehouse)
+
+
+def demo_of_traces(warehouse: Warehouse, traces: str) -> None:
+    """Ingest the user's traces and plan them; run id and plan id are ``demo-traces``."""
+    with _step(f"ingest {traces}, compute moments, plan"):
+        planned = pipeline(
+            warehouse,
+            sources=[traces],
+            run_id="demo-traces",
+            plan_id="demo-traces",
+            workload=None,
+            rank=None,
+            config=load_config(),
+            replace=True,
+        )
+    _print_table(_plan_rows(planned))
+    _print_where(warehouse)
+
+
+def _plan_rows(planned: dict[str, Any]) -> list[tuple[str, str]]:
+    plan = planned["plan"]
+    rows = [
+        ("launches", f"{planned['moments']['n_launches']:,} on {planned['ingest']['n_ranks']} ranks"),
+        ("kernels", f"{planned['moments']['n_kernels']:,}, of these planned {plan['n_kernels']:,}"),
+        ("samples", f"{plan['n_samples']:,} launches in {plan['n_strata']:,} strata"),
+        ("speedup", f"{plan['speedup']:.1f}x less kernel time to simulate"),
+        (
+            "planned error",
+            f"{plan['planned_relative_error']:.2%} of the total, {plan['epsilon']:.0%} of each kernel",
+        ),
+    ]
+    if plan["excluded_time_ns"]:
+        rows.append(
+            ("communication", f"{_ms(plan['excluded_time_ns'])} left out of the plan, reported apart")
+        )
+    return rows
+
+
+def _estimate_rows(estimate: dict[str, Any], truth_ns: int) -> list[tuple[str, str]]:
+    inside = estimate["ci_low"] <= truth_ns <= estimate["ci_high"]
+    return [
+        ("estimate", f"{_ms(estimate['estimate'])} for the second night"),
+        ("95 % interval", f"{_ms(estimate['ci_low'])} to {_ms(estimate['ci_high'])}"),
+        ("truth", f"{_ms(truth_ns)}, {'inside' if inside else 'outside'} the interval"),
+        ("error", f"{estimate['estimate'] / truth_ns - 1:+.2%}"),
+    ]
+
+
+def _ms(duration_ns: float) -> str:
+    return f"{duration_ns / 1e6:,.1f} ms"
+
+
+def _print_table(rows: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    print()
+    for name, value in rows:
+        print(f"  {name:<{width}}  {value}")
+
+
+def _print_where(warehouse: Warehouse) -> None:
+    location = warehouse.location
+    print(
+        f"\nThe tables are in {location.warehouse or location.schema}. A first query, the launches to simulate:\n"
+    )
+    query = (
+        "SELECT rank, launch_index, weight, kernel_name "
+        f"FROM {location.identifier('sample_manifest')} ORDER BY weight DESC LIMIT 10"
+    )
+    print(f"  .venv/bin/spark-sql --properties-file conf/spark-defaults.conf -e {_shell_quoted(query)}\n")
+
+
+def _shell_quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+@contextmanager
+def _step(title: str) -> Iterator[None]:
+    """One line per step: its title, a dot per stage that ended, its seconds."""
+    started = time.monotonic()
+    print(f"{title} ", end="", flush=True)
+    dot: Callable[[progress.Stage], None] = lambda _: print(".", end="", flush=True)  # noqa: E731
+    progress.listeners.append(dot)
+    try:
+        yield
+    except BaseException:
+        print(" failed", file=sys.stdout, flush=True)
+        raise
+    finally:
+        progress.listeners.remove(dot)
+    print(f" {time.monotonic() - started:.0f} s", flush=True)
