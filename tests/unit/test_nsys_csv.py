@@ -1,0 +1,463 @@
+"""The nsys CSV reader against real exports, headers of every generation, damaged rows and bytes."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import random
+from decimal import ROUND_HALF_EVEN, Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stemroot_spark.sources import text_stream
+from stemroot_spark.sources.events import EVENT_SCHEMA, REJECT_REASONS, exact_integer, scaled_integer
+from stemroot_spark.sources.nsys_csv import is_nsys_csv, probe_nsys_csv, read_batches
+from stemroot_spark.sources.text_stream import ReadLimits, UnusableSourceError
+
+_DATA = Path(os.environ.get("STEMROOT_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+needs_traces = pytest.mark.skipif(not _DATA.is_dir(), reason=f"no real traces at {_DATA}")
+
+HEADER = (
+    "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),"
+    "Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name"
+)
+ROW = "1000,250,7,8,4,2,128,1,1,32,0.000,0.049,,,,,NVIDIA H100 NVL (3),1,,13,"
+NAME = '"void gemm<float, 4>(int, (anonymous namespace)::Shape)"'
+COPY = "900,50,6,,,,,,,,,,0.108,2.000,Pageable,Device,NVIDIA H100 NVL (3),1,,13,[CUDA memcpy Host-to-Device]"
+KERNELS = f"{ROW}{NAME}\n{COPY}\n{ROW.replace('1000,250,7', '2000,251,8')}triton_poi_fused_0\n"
+TRACE = f"{HEADER}\n{KERNELS}"
+
+EXECUTION_HEADER = (
+    "API Start (ns),API Dur (ns),Queue Start (ns),Queue Dur (ns),Kernel Start (ns),Kernel Dur (ns),Total Dur (ns),PID,"
+    "TID,DevId,API Function,GridXYZ,BlockXYZ,Kernel Name"
+)
+EXECUTION = (
+    f"{EXECUTION_HEADER}\n"
+    "10,20,,,1000,250,300,2344,2345,3,cudaLaunchKernel,   8    4    2, 128    1    1,"
+    f"{NAME}\n"
+    "40,20,60,10,2000,251,300,2344,2345,3,cuLaunchKernelEx,   8    4    2, 128    1    1,triton_poi_fused_0\n"
+)
+SUMMARIES = {
+    "cuda_gpu_kern_sum": "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name",
+    "cuda_gpu_kern_gb_sum": (
+        "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),GridXYZ,BlockXYZ,Name"
+    ),
+    "gpukernsum": "Time(%),Total Time (ns),Instances,Average,Minimum,Maximum,Name",
+    "gpukernsum with deviation": "Time(%),Total Time (ns),Instances,Average,Minimum,Maximum,StdDev,Name",
+}
+NOISE = (
+    "Generating SQLite file x.sqlite from x.nsys-rep\n"
+    "NOTICE: Existing SQLite export found: x.sqlite\n"
+    "Processing [x.sqlite] with [/opt/nsys/reports/{}.py]... \n\n"
+)
+
+
+def _stream(text: str | bytes) -> io.BytesIO:
+    return io.BytesIO(text.encode() if isinstance(text, str) else text)
+
+
+def _rows(text: str | bytes) -> list[dict[str, Any]]:
+    table = pa.Table.from_batches(list(read_batches(_stream(text), 2)), schema=EVENT_SCHEMA)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def _times(text: str | bytes) -> list[tuple[int, int]]:
+    return [(row["start_ns"], row["end_ns"]) for row in _rows(text)]
+
+
+def _reason(text: str | bytes) -> str:
+    reason = probe_nsys_csv(_stream(text)).reason
+    assert reason is not None
+    return reason
+
+
+@needs_traces
+def test_bn_has_the_moments_of_its_own_summary() -> None:
+    path = _DATA / "nsys_csv" / "bn_cuda_gpu_trace.csv"
+    report = probe_nsys_csv(path)
+    table = pa.Table.from_batches(read_batches(path, 1_000, report))
+    names = np.array(table["kernel_name"].to_pylist())
+    durations = table["end_ns"].to_numpy() - table["start_ns"].to_numpy()
+
+    with (_DATA / "nsys_csv" / "bn_cuda_gpu_kern_sum.csv").open(newline="") as stream:
+        summary = {row["Name"]: row for row in csv.DictReader(stream)}
+    assert report.gpu_name == "NVIDIA H100 NVL"
+    assert (report.n_events, report.n_kept, report.n_copies) == (4_501, 4_501, 27_005 - 4_501)
+    assert set(names) == set(summary)
+    for name, row in summary.items():
+        own = durations[names == name]
+        assert len(own) == int(row["Instances"])
+        assert own.sum() == int(row["Total Time (ns)"])
+        assert f"{own.mean():.1f}" == row["Avg (ns)"]
+        assert f"{own.std(ddof=1) if len(own) > 1 else 0:.1f}" == row["StdDev (ns)"]
+
+
+@needs_traces
+def test_the_real_execution_trace_is_read_by_its_process() -> None:
+    path = _DATA / "nsys_csv" / "launch_cuda_kern_exec_trace.csv"
+    table = pa.Table.from_batches(read_batches(path, 64))
+    with path.open(newline="") as stream:
+        expected = [
+            (int(row["PID"]), int(row["Kernel Start (ns)"]), int(row["Kernel Dur (ns)"]), row["Kernel Name"])
+            for row in csv.DictReader(stream)
+        ]
+    rows = table.to_pylist()
+    assert len(rows) == 500
+    assert [
+        (r["process_key"], r["start_ns"], r["end_ns"] - r["start_ns"], r["kernel_name"]) for r in rows
+    ] == expected
+    assert {(r["grid_x"], r["grid_y"], r["block_x"], r["correlation_id"]) for r in rows} == {(32, 1, 1, None)}
+
+
+@needs_traces
+def test_the_real_summary_is_refused() -> None:
+    report = probe_nsys_csv(_DATA / "nsys_csv" / "bn_cuda_gpu_kern_sum.csv")
+    assert report.reason is not None
+    assert "no single launches" in report.reason
+
+
+def test_every_column_lands_in_its_place() -> None:
+    first, second = _rows(TRACE)
+    assert first == {
+        "process_key": 0,
+        "start_ns": 1_000,
+        "end_ns": 1_250,
+        "kernel_name": "void gemm<float, 4>(int, (anonymous namespace)::Shape)",
+        "device_id": 3,
+        "context_id": 1,
+        "stream_id": 13,
+        "correlation_id": 7,
+        "graph_node_id": None,
+        "grid_x": 8,
+        "grid_y": 4,
+        "grid_z": 2,
+        "block_x": 128,
+        "block_y": 1,
+        "block_z": 1,
+        "dynamic_shared_memory_bytes": None,
+        "cluster_x": None,
+        "cluster_y": None,
+        "cluster_z": None,
+        "reject_reason": None,
+    }
+    assert second["kernel_name"] == "triton_poi_fused_0"
+    report = probe_nsys_csv(_stream(TRACE))
+    assert (report.n_events, report.n_copies, report.gpu_name) == (2, 1, "NVIDIA H100 NVL")
+
+
+@pytest.mark.parametrize(
+    ("start", "duration", "unit"),
+    [
+        ("1234567890", "4321", "ns"),
+        ("1234567.890", "4.321", "us"),
+        ("1234567.890", "4.321", "μs"),
+        ("1234.567890", "0.004321", "ms"),
+        ("1.234567890", "0.000004321", "s"),
+        ("1.23456789e+00", "4.321E-06", "sec"),
+        ("1234567890", "4321", "nsec"),
+    ],
+)
+def test_every_unit_of_time_gives_the_same_ns(start: str, duration: str, unit: str) -> None:
+    header = HEADER.replace("(ns)", f"({unit})")
+    row = ROW.replace("1000,250", f"{start},{duration}", 1)
+    assert _times(f"{header}\n{row}{NAME}\n") == [(1_234_567_890, 1_234_572_211)]
+
+
+def test_the_header_of_2021_counts_the_start_in_seconds() -> None:
+    header = (
+        "Start(sec),Duration(nsec),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem,DymSMem,Bytes,Thru(MB/s),"
+        "SrcMemKd,DstMemKd,Device,Ctx,Strm,Name"
+    )
+    text = f"{header}\n3.141593,250,7,8,4,2,128,1,1,32,0,0,,,,,NVIDIA A100 (0),1,7,{NAME}\n"
+    assert _times(text) == [(3_141_593_000, 3_141_593_250)]
+    assert probe_nsys_csv(_stream(text)).schema_version == "2021"
+
+
+def test_the_header_of_2022_has_no_green_context() -> None:
+    header = HEADER.replace("MB/s", "MBps").replace("GreenCtx,", "")
+    text = f"{header}\n{ROW.replace('1,,13', '1,13')}{NAME}\n"
+    assert [(row["context_id"], row["stream_id"]) for row in _rows(text)] == [(1, 13)]
+    assert probe_nsys_csv(_stream(text)).schema_version == "2022"
+
+
+def test_shared_memory_in_bytes_is_kept() -> None:
+    text = TRACE.replace("DymSMem (MB)", "DymSMem (B)").replace("0.049", "49152")
+    assert [row["dynamic_shared_memory_bytes"] for row in _rows(text)] == [49_152, 49_152]
+
+
+def test_execution_trace_has_the_process_and_no_correlation() -> None:
+    rows = _rows(EXECUTION)
+    assert [(r["process_key"], r["start_ns"], r["end_ns"]) for r in rows] == [
+        (2344, 1_000, 1_250),
+        (2344, 2_000, 2_251),
+    ]
+    assert (rows[0]["grid_x"], rows[0]["grid_y"], rows[0]["grid_z"], rows[0]["block_x"]) == (8, 4, 2, 128)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_reports_of_a_run_are_not_counted_twice(order: int) -> None:
+    api = "Start (ns),Duration (ns),Name,Result,CorrID,Pid,Tid,T-Pri,Thread Name\n5,6,cudaLaunchKernel,0,7,1,1,20,x\n"
+    summary = f'{SUMMARIES["cuda_gpu_kern_sum"]}\n100.0,501,2,250.5,250.5,250,251,0.7,"f(int, int)"\n'
+    parts = [
+        NOISE.format("cuda_api_trace") + api,
+        NOISE.format("cuda_kern_exec_trace") + EXECUTION,
+        NOISE.format("cuda_gpu_trace") + TRACE,
+        NOISE.format("cuda_gpu_kern_sum") + summary,
+    ]
+    text = "\n".join(parts[::order])
+    report = probe_nsys_csv(_stream(text))
+    assert (report.n_events, report.n_copies, report.report_kind) == (2, 1, "cuda_gpu_trace")
+    assert report.note is not None
+    assert "cuda_kern_exec_trace" in report.note
+    assert _rows(text) == _rows(TRACE)
+
+
+def test_lines_of_another_stream_between_rows_lose_no_row() -> None:
+    lines = TRACE.splitlines(keepends=True)
+    text = "".join([*lines[:2], NOISE.format("cuda_gpu_kern_sum"), "\n", *lines[2:]])
+    assert _rows(text) == _rows(TRACE)
+
+
+def test_the_same_report_twice_is_read_once_and_two_runs_are_refused() -> None:
+    assert _rows(f"{TRACE}\n{TRACE}") == _rows(TRACE)
+    assert "several runs" in _reason(f"{TRACE}\n{TRACE.replace('2000,251', '2000,252')}")
+
+
+@pytest.mark.parametrize("header", SUMMARIES.values(), ids=SUMMARIES)
+def test_summaries_are_recognised_and_refused(header: str) -> None:
+    text = f"{NOISE.format('gpukernsum')}{header}\n" + ",".join("1" for _ in header.split(","))
+    assert is_nsys_csv(text.encode())
+    assert "no single launches" in _reason(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "no header"),
+        ("hello\nworld\n", "no header"),
+        (KERNELS, "no header"),
+        (HEADER.replace("Start (ns)", "Start (fortnights)") + "\n" + KERNELS, "no unit of time"),
+        (HEADER.replace("Start (ns)", "Start") + "\n" + KERNELS, "no unit of time"),
+        (HEADER.replace("SrcMemKd", "Start (us)") + "\n" + KERNELS, "twice"),
+        (HEADER, "no rows"),
+        (f"{HEADER}\n{COPY}\n", "no kernel launches"),
+        (
+            "Start (ns),Duration (ns),Name,Result,CorrID,Pid,Tid\n1,2,f,0,1,1,1\n",
+            "no report of single kernels",
+        ),
+    ],
+)
+def test_files_without_launches_say_why(text: str, part: str) -> None:
+    assert part in _reason(text)
+    with pytest.raises(UnusableSourceError, match=part):
+        list(read_batches(_stream(text), 10))
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "reason"),
+    [
+        ("1000,250,7", ",250,7", "null_time"),
+        ("1000,250,7", "1000,,7", "null_time"),
+        ("1000,250,7", '"1,000",250,7', "bad_number"),
+        ("1000,250,7", '"1000,5",250,7', "bad_number"),
+        ("1000,250,7", "1000,5,250,7", "malformed_row"),
+        ("1000,250,7", "1.000.000,250,7", "bad_number"),
+        ("1000,250,7", "0x10,250,7", "bad_number"),
+        ("1000,250,7", "inf,250,7", "bad_number"),
+        ("1000,250,7", "nan,250,7", "bad_number"),
+        ("1000,250,7", "1_000,250,7", "bad_number"),
+        ("1000,250,7", "1000,1e300,7", "bad_number"),
+        ("1000,250,7", f"{2**63 - 100},250,7", "bad_number"),
+        ("1000,250,7", "1000,-1,7", "end_before_start"),
+        ("1000,250,7", "1000,0,7", "zero_duration"),
+        ("1000,250,7", "1000,0.4,7", "zero_duration"),
+        ("1000,250,7", f"1000,250,{2**63}", "bad_number"),
+        ("8,4,2,128", "8,,2,128", "bad_number"),
+        ("8,4,2,128", f"{2**31},4,2,128", "bad_number"),
+        (NAME, "", "null_name"),
+        (NAME, '"  "', "null_name"),
+        ("1,,13,", "1,,13", "malformed_row"),
+        (ROW + NAME, "," * 20, "bad_number"),
+        (ROW + NAME, "???", "malformed_row"),
+    ],
+)
+def test_a_bad_row_is_rejected_with_its_reason_and_keeps_its_place(good: str, bad: str, reason: str) -> None:
+    text = f"{TRACE}{ROW.replace('1000', '3000')}f()\n".replace(good, bad, 1)
+    rows = _rows(text)
+    assert [row["reject_reason"] for row in rows] == [reason, None, None]
+    report = probe_nsys_csv(_stream(text))
+    assert (report.n_events, report.n_kept, dict(report.n_rejected)) == (3, 2, {reason: 1})
+
+
+def test_rows_swallowed_by_a_missing_quotation_mark_are_counted() -> None:
+    open_name = NAME.rstrip('"')
+    swallowed = ROW.replace("1000", "1500") + '"plain"\n'
+    text = f"{HEADER}\n{ROW}{open_name}\n{swallowed}{ROW}f()\n"
+    assert [row["reject_reason"] for row in _rows(text)] == ["malformed_row", "malformed_row", None]
+
+
+def test_every_beginning_of_a_file_gives_true_rows_or_a_reason() -> None:
+    data = TRACE.encode()
+    whole = _rows(TRACE)
+    for size in range(len(data)):
+        report = probe_nsys_csv(_stream(data[:size]))
+        if report.reason is None:
+            assert _rows(data[:size]) == whole[: report.n_events]
+            # Cut where a line ends, or within a closing quotation.
+            assert report.n_events < 2 or data[size : size + 1] == b"\n"
+    inside_name = probe_nsys_csv(_stream(data[:-5]))
+    assert inside_name.is_cut
+    inside_name.reason = None
+    rows = pa.Table.from_batches(read_batches(_stream(data[:-5]), 10, inside_name)).to_pylist()
+    assert [row["reject_reason"] for row in rows] == [None, "malformed_row"]
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: text.replace("\n", "\r\n").encode(),
+        lambda text: text.encode("utf-8-sig"),
+        lambda text: text.encode("utf-16"),
+        lambda text: gzip.compress(text.encode()),
+        lambda text: text.encode().rstrip(b"\n") + f"\n{COPY}".encode(),
+    ],
+    ids=["crlf", "bom", "utf-16", "gzip", "no last newline"],
+)
+def test_ways_to_store_text_do_not_matter(encode: Any) -> None:
+    assert is_nsys_csv(encode(TRACE))
+    assert _rows(encode(TRACE)) == _rows(TRACE)
+
+
+def test_chunk_borders_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = NOISE.format("cuda_gpu_trace") + TRACE.replace("triton", "größe")
+    expected = _rows(text)
+    for size in (1, 2, 7, 64):
+        monkeypatch.setattr(text_stream, "CHUNK_BYTES", size)
+        assert _rows(text) == expected
+        assert _rows(gzip.compress(text.encode())) == expected
+
+
+def test_an_endless_line_ends_in_a_reason() -> None:
+    limits = ReadLimits(record_characters=1_000)
+    report = probe_nsys_csv(_stream(TRACE + "x" * 3_000_000), limits)
+    assert report.reason is not None
+    assert "more than 1000 characters" in report.reason
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"\x00\xff\x00", b'{"traceEvents": []}', b"SQLite format 3\x00", b"a,b\n1,2\n"]
+)
+def test_other_files_are_not_taken_for_csv(start: bytes) -> None:
+    assert not is_nsys_csv(start)
+
+
+def test_reasons_do_not_quote_the_file() -> None:
+    secret = "hf_s3cret"
+    for text in (
+        f"{secret}\n",
+        f"{HEADER}\n{secret}",
+        f'{HEADER}\n{ROW}"{secret}',
+        HEADER.replace("(ns)", f"({secret})") + "\n" + KERNELS,
+        f"{SUMMARIES['gpukernsum']}\n{secret}\n",
+    ):
+        report = probe_nsys_csv(_stream(text))
+        assert report.reason is not None
+        assert secret not in repr(report)
+
+
+_CELLS = st.one_of(
+    st.sampled_from(
+        ["", "0", "-1", "1e3", "nan", '"', '""', "1,5", "a\nb", "[CUDA memset]", "  ", "9" * 30, "½"]
+    ),
+    st.text(max_size=6),
+)
+_CHANGES = st.dictionaries(st.integers(0, 20), _CELLS, max_size=4)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    rows=st.lists(st.tuples(_CHANGES, st.integers(0, 30)), max_size=4),
+    header=st.one_of(st.just(HEADER), st.permutations(HEADER.split(",")).map(",".join)),
+    header_changes=_CHANGES,
+    is_quoted=st.booleans(),
+)
+def test_whatever_stands_in_the_cells_rows_read_are_kept_or_rejected(
+    rows: list[tuple[dict[int, str], int]], header: str, header_changes: dict[int, str], is_quoted: bool
+) -> None:
+    good = f"{ROW}gemm(int)".split(",")
+    lines = [[changes.get(n, cell) for n, cell in enumerate(good)][:width] for changes, width in rows]
+    if header_changes.keys() & {5, 6}:
+        header = ",".join(header_changes.get(n, cell) for n, cell in enumerate(header.split(",")))
+    target = io.StringIO()
+    if is_quoted:
+        csv.writer(target).writerows(lines)
+    else:
+        target.write("\n".join(map(",".join, lines)))
+    data = f"{header}\n{target.getvalue()}\n".encode("utf-8", "surrogatepass")
+    report = probe_nsys_csv(_stream(data))
+    if report.reason is None:
+        read = _rows(data)
+        rejected = [row["reject_reason"] for row in read if row["reject_reason"] is not None]
+        assert (len(read), len(rejected)) == (report.n_events, report.n_rejected.total())
+        assert set(rejected) <= set(REJECT_REASONS)
+        for row in read:
+            assert row["reject_reason"] or (row["end_ns"] > row["start_ns"] and row["kernel_name"].strip())
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9, places=12),
+    st.sampled_from([0, 3, 6, 9]),
+)
+def test_numbers_are_scaled_as_decimals_are(number: Decimal, power: int) -> None:
+    expected = int(number.scaleb(power).to_integral_value(ROUND_HALF_EVEN))
+    assert scaled_integer(f"{number:f}", power) == expected
+    assert scaled_integer(f"{number:e}", power) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "1 2", "1,2", "0x1", "1_0", "inf", "NaN", "\u0661", "1e9999", "--1", "1e20", "."]
+)
+def test_what_is_no_number_of_64_bits_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"number|range"):
+        scaled_integer(text, 0)
+    with pytest.raises(ValueError, match=r"number|range"):
+        exact_integer(text)
+
+
+def test_mutated_files_never_raise() -> None:
+    seeds = [
+        (NOISE.format("cuda_gpu_trace") + TRACE).encode(),
+        EXECUTION.encode(),
+        gzip.compress(TRACE.encode(), mtime=0),
+    ]
+    numbers = random.Random(20_261_130)
+    for number in range(1_500):
+        data = bytearray(seeds[number % len(seeds)])
+        for _ in range(numbers.randint(1, 8)):
+            at = numbers.randrange(len(data))
+            match numbers.randrange(4):
+                case 0:
+                    data[at] = numbers.randrange(256)
+                case 1:
+                    del data[at : at + numbers.randint(1, 40)]
+                case 2:
+                    data[at:at] = numbers.choice(
+                        [b'"', b",", b"\n", b"\r", b"\x00", b"\xff", b"-", b"9" * 25]
+                    )
+                case _:
+                    data[at:at] = data[: numbers.randint(1, 200)]
+            data = data or bytearray(b"x")
+        is_nsys_csv(bytes(data))
+        report = probe_nsys_csv(_stream(bytes(data)))
+        if report.reason is None:
+            assert len(_rows(bytes(data))) == report.n_events
