@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from stemroot_spark.sources import nsys_schema as nsys
@@ -77,10 +78,19 @@ def _kernel_batches(
     cursor = database.execute(f'SELECT {selected} FROM "{nsys.KERNEL_TABLE}"')
     while rows := cursor.fetchmany(rows_per_batch):
         columns = [
-            pa.array(values, type=field.type)
+            _integers(values, field.type)
             for values, field in zip(zip(*rows, strict=True), list(schema)[1:], strict=True)
         ]
         yield pa.RecordBatch.from_arrays([pa.repeat(source_index, len(rows)), *columns], schema=schema)
+
+
+def _integers(values: tuple[int | None, ...], kind: pa.DataType) -> pa.Array:
+    """Integers as a column; what does not fit is null, as 2^32 - 1 is how nsys writes "none"."""
+    wide = pa.array(values, type=pa.int64())
+    if kind == pa.int64():
+        return wide
+    fits = pc.and_(pc.greater_equal(wide, -(2**31)), pc.less(wide, 2**31))
+    return pc.if_else(fits, wide, None).cast(kind)
 
 
 def _string_batch(database: sqlite3.Connection, source_index: int) -> pa.RecordBatch:

@@ -152,7 +152,7 @@ def _small_table(uri: str, table: str) -> list[dict[str, Any]]:
     filesystem, path = locate(file_uri)
     try:
         rows: list[dict[str, Any]] = pq.read_table(path, filesystem=filesystem).to_pylist()
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return []
     return rows
 
@@ -171,12 +171,19 @@ def _take_columns(result: Probe, kernel: dict[str, str], strings: dict[str, str]
 def _take_context(result: Probe, tables: dict[str, list[dict[str, Any]]]) -> None:
     for name in nsys.EXPORT_METADATA_TABLES:
         metadata = {row.get("name"): row.get("value") for row in tables.get(name, [])}
-        result.producer_version = result.producer_version or metadata.get("EXPORT_PRODUCT_VERSION")
-        result.schema_version = result.schema_version or metadata.get("EXPORT_SCHEMA_VERSION")
+        result.producer_version = result.producer_version or _text(metadata.get("EXPORT_PRODUCT_VERSION"))
+        result.schema_version = result.schema_version or _text(metadata.get("EXPORT_SCHEMA_VERSION"))
     starts = [row.get("utcEpochNs") for row in tables.get(nsys.SESSION_TABLE, [])]
-    result.session_start_ns = next((int(start) for start in starts if isinstance(start, int)), None)
-    names = {row.get("name") for row in tables.get(nsys.GPU_TABLE, [])} - {None, ""}
+    result.session_start_ns = next(
+        (int(start) for start in starts if isinstance(start, int) and abs(start) < 2**63), None
+    )
+    names = {_text(row.get("name")) for row in tables.get(nsys.GPU_TABLE, [])} - {None, ""}
     result.gpu_name = names.pop() if len(names) == 1 else None
+
+
+def _text(value: Any) -> str | None:
+    """A value of a table that holds text, None for anything else it may hold."""
+    return value if isinstance(value, str) else None
 
 
 def _probe_sqlite(path: Path, result: Probe) -> None:
