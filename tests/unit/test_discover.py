@@ -121,9 +121,7 @@ def test_a_file_uri_is_a_local_path(tmp_path: Path) -> None:
     assert _names(f"file://{tmp_path}/*1") == ["night 1"]
 
 
-def test_a_source_named_several_times_is_one_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_named_several_times_is_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _folder(tmp_path / "night" / "rank-0")
     path = _file(tmp_path / "night" / "a.sqlite")
     monkeypatch.chdir(tmp_path)

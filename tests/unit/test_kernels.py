@@ -82,7 +82,10 @@ def test_any_name_of_4_kilobytes_gives_a_short_name_at_once(name: str) -> None:
     ("name", "expected"),
     [
         ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", COMMUNICATION),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm *, unsigned long, ncclWork *)", COMMUNICATION),
+        (
+            "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm *, unsigned long, ncclWork *)",
+            COMMUNICATION,
+        ),
         ("void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)", COMMUNICATION),
         ("nvshmemi_proxy_kernel", COMMUNICATION),
         ("NCCLDEVKERNEL_X", COMMUNICATION),
