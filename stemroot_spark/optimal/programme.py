@@ -1,0 +1,235 @@
+"""Dynamic programme of one kernel: the cheapest strata and sample sizes for given multipliers.
+
+For a multiplier lambda (1 / ns) a stratum of N launches of mean mu with G = N^2 E[S_y^2] costs
+g = min over m of m mu + lambda G (1/m - 1/N), and the kernel D = min over partitions of sum g: the Lagrangian of
+"least simulated time under a bound on the variance", which separates over kernels. `kernel_frontier` is what a
+grouped pandas UDF calls, with FRONTIER_SCHEMA as its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from stemroot_spark.errors import DataError
+from stemroot_spark.optimal.cells import OrderedCells, exact_moments, interval_moments, ordered_cells
+from stemroot_spark.optimal.model import PlanningModel
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+# One row per kernel, solution and stratum. dual_ns is D at the multiplier; stddev_ns that of the profile and
+# model_stddev_ns the root of E[S_y^2], both with divisor n - 1. launch_config_ids is null for all configurations.
+FRONTIER_SCHEMA = (
+    "kernel_id BIGINT, solution INT, multiplier DOUBLE, dual_ns DOUBLE, stratum_id INT, "
+    "launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, n_population BIGINT, n_samples BIGINT, "
+    "mean_ns DOUBLE, stddev_ns DOUBLE, model_stddev_ns DOUBLE"
+)
+FRONTIER_COLUMNS = tuple(column.strip().split(" ")[0] for column in FRONTIER_SCHEMA.split(","))
+
+
+class Intervals(NamedTuple):
+    """Allowed strata, ascending by stop; shape (intervals,) but for first.
+
+    An interval holds the cells [start, stop), n launches of mean_ns with spread G = N^2 E[S_y^2] in ns^2. Those
+    that end at cell j are first[j] to first[j + 1]; first has shape (cells + 2,).
+    """
+
+    start: IntArray
+    stop: IntArray
+    n: FloatArray
+    mean_ns: FloatArray
+    spread: FloatArray
+    first: IntArray
+
+
+class Solution(NamedTuple):
+    """Strata of one kernel at one multiplier: cells [starts[h], stops[h]) and samples m, shape (strata,)."""
+
+    multiplier: float
+    dual_ns: float
+    starts: IntArray
+    stops: IntArray
+    samples: IntArray
+
+
+def kernel_frontier(
+    frame: pd.DataFrame, multipliers: Sequence[float], model: PlanningModel, *, coarse: bool = False
+) -> pd.DataFrame:
+    """Optimal strata and samples of one kernel for each multiplier, as rows of FRONTIER_SCHEMA.
+
+    frame: the kernel's histogram rows (kernel_id, launch_config_id where the model uses it, HISTOGRAM_COLUMNS).
+    multipliers: lambdas in 1 / ns, 0 or above; `solution` numbers them. coarse: on few cells, for a wide
+    ladder; dual_ns then bounds nothing. DataError for bad rows or a negative multiplier.
+    """
+    cells = ordered_cells(frame, model, coarse=coarse)
+    return cells_frontier(int(frame["kernel_id"].iloc[0]), cells, multipliers, model)
+
+
+def cells_frontier(
+    kernel_id: int, cells: OrderedCells, multipliers: Sequence[float], model: PlanningModel
+) -> pd.DataFrame:
+    """kernel_frontier from cells at hand; a kernel that one launch serves best never builds its programme."""
+    check_multipliers(multipliers)
+    alone = SingleLaunch(cells, model)
+    programme: Intervals | None = None
+    solutions = []
+    for multiplier in multipliers:
+        solution = alone.solution(multiplier)
+        if solution is None:
+            programme = programme or allowed_intervals(cells, model)
+            solution = solve(programme, multiplier)
+        solutions.append(solution)
+    return solution_rows(kernel_id, cells, solutions, model)
+
+
+def check_multipliers(multipliers: Sequence[float]) -> None:
+    """DataError unless there are multipliers and all are finite and 0 or above."""
+    values = np.asarray(multipliers, dtype=np.float64)
+    if not values.size or not (np.isfinite(values) & (values >= 0)).all():
+        raise DataError(f"multipliers {list(multipliers)}: give finite numbers, 0 or above")
+
+
+class SingleLaunch:
+    """One stratum with one sample: the choice of most kernels, which then need no programme.
+
+    Any other choice takes a second launch and costs at least mu + min x: with several strata, the largest of
+    their means is at least mu. So lambda V(m = 1) + excess <= min x decides exactly.
+    """
+
+    def __init__(self, cells: OrderedCells, model: PlanningModel) -> None:
+        self._starts, self._stops = np.array([0]), np.array([len(cells)])
+        moments = interval_moments(cells, self._starts, self._stops)
+        n = float(moments.n[0])
+        self._variance = n * (n - 1.0) * float(model.expected_variance(*moments)[0])
+        self._mean_ns = float(moments.mean_ns[0])
+        self._least_ns = float(cells.min_ns.min())
+
+    def solution(self, multiplier: float, excess_ns: float = 0.0) -> Solution | None:
+        """The choice, where every other one lies more than excess_ns above it or is no better; else None."""
+        penalty = multiplier * self._variance
+        if penalty + excess_ns > self._least_ns:
+            return None
+        return Solution(multiplier, self._mean_ns + penalty, self._starts, self._stops, np.array([1]))
+
+
+def allowed_intervals(cells: OrderedCells, model: PlanningModel) -> Intervals:
+    """All runs of cells inside one configuration, and all runs of whole neighbouring configurations."""
+    starts, stops = [], []
+    for low, high in zip(cells.group_start[:-1], cells.group_start[1:], strict=True):
+        stop, start = np.tril_indices(high - low)
+        starts.append(low + start)
+        stops.append(low + stop + 1)
+    stop, start = np.tril_indices(len(cells.group_start) - 1, -1)
+    starts.append(cells.group_start[start])
+    stops.append(cells.group_start[stop + 1])
+    start, stop = np.concatenate(starts), np.concatenate(stops)
+    order = np.argsort(stop, kind="stable")
+    start, stop = start[order], stop[order]
+    moments = interval_moments(cells, start, stop)
+    n = moments.n.astype(np.float64)
+    return Intervals(
+        start=start,
+        stop=stop,
+        n=n,
+        mean_ns=moments.mean_ns,
+        spread=n**2 * model.expected_variance(*moments),
+        first=np.searchsorted(stop, np.arange(len(cells) + 2)),
+    )
+
+
+def best_samples(intervals: Intervals, multiplier: float) -> FloatArray:
+    """Whole m in 1..N that minimises m mu + lambda G (1/m - 1/N) for each interval.
+
+    The smallest m with m (m + 1) mu >= lambda G, from which on one more sample no longer pays.
+    """
+    ratio = multiplier * intervals.spread / intervals.mean_ns
+    samples = np.ceil((np.sqrt(1.0 + 4.0 * ratio) - 1.0) / 2.0)
+    # Beyond 1e15 the formula loses units, and N caps it long before: exactness below is what matters.
+    samples += samples * (samples + 1.0) < ratio * (1.0 - 1e-15)
+    return np.clip(samples, 1.0, intervals.n)
+
+
+def lagrangian(intervals: Intervals, multiplier: float, samples: FloatArray) -> FloatArray:
+    """m mu + lambda G (1/m - 1/N) in ns of each interval, exactly m mu where it is simulated whole."""
+    unseen = (intervals.n - samples) / (samples * intervals.n)
+    return samples * intervals.mean_ns + multiplier * intervals.spread * unseen
+
+
+def forward(intervals: Intervals, costs: FloatArray) -> tuple[FloatArray, IntArray]:
+    """D[j], the least cost of the cells [0, j), shape (cells + 1,), and the interval that ends it."""
+    n_cells = intervals.first.size - 2
+    best = np.zeros(n_cells + 1)
+    chosen = np.full(n_cells + 1, -1, dtype=np.int64)
+    bounds = intervals.first.tolist()
+    for j in range(1, n_cells + 1):
+        low, high = bounds[j], bounds[j + 1]
+        totals = best[intervals.start[low:high]] + costs[low:high]
+        k = int(totals.argmin())
+        best[j], chosen[j] = totals[k], low + k
+    return best, chosen
+
+
+def solve(intervals: Intervals, multiplier: float) -> Solution:
+    """Optimal partition of one kernel at a multiplier."""
+    samples = best_samples(intervals, multiplier)
+    best, chosen = forward(intervals, lagrangian(intervals, multiplier, samples))
+    picked = []
+    position = best.size - 1
+    while position > 0:
+        picked.append(int(chosen[position]))
+        position = int(intervals.start[picked[-1]])
+    index = np.array(picked[::-1])
+    return Solution(
+        multiplier,
+        float(best[-1]),
+        intervals.start[index],
+        intervals.stop[index],
+        samples[index].astype(np.int64),
+    )
+
+
+def solution_rows(
+    kernel_id: int, cells: OrderedCells, solutions: Sequence[Solution], model: PlanningModel
+) -> pd.DataFrame:
+    """Rows of FRONTIER_SCHEMA for solutions of one kernel, strata in the order of the cells.
+
+    The interval of a stratum is closed and as tight as its launches. Whole configurations are listed by id, since
+    launches of other configurations may lie in the same range of durations.
+    """
+    sizes = [s.starts.size for s in solutions]
+    starts = np.concatenate([s.starts for s in solutions])
+    stops = np.concatenate([s.stops for s in solutions])
+    n, mean, m2, between = exact_moments(cells, starts, stops)
+    strata = list(zip(starts.tolist(), stops.tolist(), strict=True))
+    return pd.DataFrame(
+        {
+            "kernel_id": np.full(starts.size, kernel_id),
+            "solution": np.repeat(np.arange(len(solutions), dtype=np.int32), sizes),
+            "multiplier": np.repeat([s.multiplier for s in solutions], sizes),
+            "dual_ns": np.repeat([s.dual_ns for s in solutions], sizes),
+            "stratum_id": np.concatenate([np.arange(size, dtype=np.int32) for size in sizes]),
+            "launch_config_ids": _config_ids(cells, starts, stops),
+            "lower_ns": np.array([cells.min_ns[a:b].min() for a, b in strata]),
+            "upper_ns": np.array([cells.max_ns[a:b].max() for a, b in strata]),
+            "n_population": n,
+            "n_samples": np.concatenate([s.samples for s in solutions]),
+            "mean_ns": mean,
+            "stddev_ns": np.sqrt(m2 / np.maximum(n - 1, 1)),
+            "model_stddev_ns": np.sqrt(model.expected_variance(n, mean, m2, between)),
+        }
+    )
+
+
+def _config_ids(cells: OrderedCells, starts: IntArray, stops: IntArray) -> list[list[int] | None]:
+    if cells.config_ids is None:
+        return [None] * starts.size
+    first = np.searchsorted(cells.group_start, starts, side="right") - 1
+    last = np.searchsorted(cells.group_start, stops, side="left")
+    return [
+        sorted(int(i) for ids in cells.config_ids[a:b] for i in ids) for a, b in zip(first, last, strict=True)
+    ]
