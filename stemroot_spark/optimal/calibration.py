@@ -1,0 +1,277 @@
+"""Does a plan cover what it says? Draws its sample and its planning model many times, and replans while it does not.
+
+The bound rests on a normal error. With few draws per stratum and skewed durations the error is not normal, so that
+z sqrt(V) <= eps T may cover less than the confidence. A simulation of plan and planning model tells, kernel by
+kernel: the errors of kernels add up draw by draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from stemroot_spark.errors import DataError
+from stemroot_spark.optimal.cells import Buckets, config_buckets, merged_buckets
+from stemroot_spark.optimal.model import PlanningModel
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+Plan = TypeVar("Plan")
+# Errors and totals in ns, shape (n,) each, of the draws first to first + n of a plan.
+Draw = Callable[[Plan, int, int], tuple[FloatArray, FloatArray]]
+
+# Whole nanoseconds, so that sums over kernels do not depend on their order.
+DRAWS_SCHEMA = "draw INT, error_ns BIGINT, total_ns BIGINT"
+DRAWS = 4_000
+# A coverage this close to the confidence is settled with more draws.
+_CLOSE_ERRORS = 3.0
+_MORE_DRAWS = 16_000
+MAX_ROUNDS = 12
+_LEAST_SHRINK, _MOST_SHRINK = 0.99, 0.5
+
+_BLOCK = 1_000
+_BUCKETS_PER_STRATUM = 256
+_FEW_SAMPLES = 32
+_MOST_LAUNCHES = 10**9 - 1  # what numpy's hypergeometric draws from
+
+
+class Coverage(NamedTuple):
+    """Share of draws with |error| <= eps total, over n draws, and the quantile of |error| / total."""
+
+    share: float
+    n_draws: int
+    error_quantile: float
+
+    @property
+    def standard_error(self) -> float:
+        """Monte-Carlo standard error of the share."""
+        return float(np.sqrt(max(self.share * (1.0 - self.share), 1.0 / self.n_draws) / self.n_draws))
+
+
+class Calibrated(NamedTuple, Generic[Plan]):
+    """A plan, the epsilon it was made for, its simulated coverage, and whether that reaches the confidence."""
+
+    plan: Plan
+    epsilon: float
+    coverage: Coverage
+    reached: bool
+
+
+def calibrate(
+    plan_for: Callable[[float], Plan],
+    draw: Draw[Plan],
+    *,
+    epsilon: float,
+    confidence: float,
+    draws: int = DRAWS,
+    rounds: int = MAX_ROUNDS,
+) -> Calibrated[Plan]:
+    """Plans for epsilon, or for the first smaller one whose simulated coverage of epsilon is the confidence.
+
+    Each round shrinks by the ratio in which the error's quantile exceeds epsilon. If no round reaches the
+    confidence, the plan that came closest is returned with reached=False.
+    """
+    aim, best = epsilon, None
+    for _ in range(rounds):
+        plan = plan_for(aim)
+        coverage = _simulated(plan, draw, epsilon, confidence, draws)
+        current = Calibrated(plan, aim, coverage, coverage.share >= confidence)
+        if current.reached:
+            return current
+        if best is None or coverage.share > best.coverage.share:
+            best = current
+        aim *= min(max(epsilon / coverage.error_quantile, _MOST_SHRINK), _LEAST_SHRINK)
+    if best is None:
+        raise DataError("calibration without rounds")
+    return best
+
+
+def _simulated(plan: Plan, draw: Draw[Plan], epsilon: float, confidence: float, draws: int) -> Coverage:
+    error, total = draw(plan, 0, draws)
+    coverage = coverage_of(error, total, epsilon, confidence)
+    if abs(coverage.share - confidence) < _CLOSE_ERRORS * coverage.standard_error:
+        more = draw(plan, draws, _MORE_DRAWS)
+        error, total = np.append(error, more[0]), np.append(total, more[1])
+        coverage = coverage_of(error, total, epsilon, confidence)
+    return coverage
+
+
+def coverage_of(error: FloatArray, total: FloatArray, epsilon: float, confidence: float) -> Coverage:
+    """Coverage of relative errors within epsilon; error and total in ns, shape (draws,)."""
+    relative = np.abs(error) / total
+    quantile = float(np.quantile(relative, confidence, method="higher"))
+    return Coverage(float(np.mean(relative <= epsilon)), relative.size, quantile)
+
+
+def simulate_kernel(
+    frame: pd.DataFrame, strata: pd.DataFrame, model: PlanningModel, *, seed: int, first: int, draws: int
+) -> pd.DataFrame:
+    """Errors of the estimated time of one kernel under the planning model, as rows of DRAWS_SCHEMA.
+
+    frame: histogram rows as for kernel_frontier. strata: the kernel's rows of a plan (launch_config_ids,
+    lower_ns, upper_ns, n_population, n_samples). Each draw takes a sample, a lognormal factor per
+    configuration and the noise of every launch, and compares estimate and truth of the simulated time. Draw
+    numbers first to first + draws depend on seed and kernel alone. DataError when strata and rows disagree.
+    """
+    buckets = config_buckets(frame, model.use_configurations)
+    return simulate_buckets(
+        int(frame["kernel_id"].iloc[0]), buckets, strata, model, seed=seed, first=first, draws=draws
+    )
+
+
+def simulate_buckets(
+    kernel_id: int,
+    buckets: Buckets,
+    strata: pd.DataFrame,
+    model: PlanningModel,
+    *,
+    seed: int,
+    first: int,
+    draws: int,
+    factor: float = 1.0,
+) -> pd.DataFrame:
+    """simulate_kernel from buckets at hand; factor scales all simulated times of the kernel."""
+    parts = _stratum_buckets(buckets, strata)
+    configs = np.unique(buckets.config)
+    samples = strata["n_samples"].to_numpy(dtype=np.int64)
+    errors, totals = [], []
+    for block in range(first // _BLOCK, -(-(first + draws) // _BLOCK)):
+        rng = np.random.default_rng([seed % 2**64, kernel_id % 2**64, block])
+        factors = _unit_lognormal(rng, model.factor_spread, (_BLOCK, configs.size))
+        error, total = np.zeros(_BLOCK), np.zeros(_BLOCK)
+        for part, m in zip(parts, samples, strict=True):
+            known = factors[:, np.searchsorted(configs, np.unique(part.config))]
+            stratum_error, stratum_total = _stratum_draws(rng, part, int(m), known, model.launch_noise)
+            error += stratum_error
+            total += stratum_total
+        wanted = slice(max(first - block * _BLOCK, 0), min(first + draws - block * _BLOCK, _BLOCK))
+        errors.append(error[wanted])
+        totals.append(total[wanted])
+    return pd.DataFrame(
+        {
+            "draw": np.arange(first, first + draws, dtype=np.int32),
+            "error_ns": np.rint(factor * np.concatenate(errors)).astype(np.int64),
+            "total_ns": np.rint(factor * np.concatenate(totals)).astype(np.int64),
+        }
+    )
+
+
+def sum_of_draws(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of DRAWS_SCHEMA summed over kernels, draw by draw; all parts hold the same draws in the same order."""
+    error, total = (
+        np.sum([part[name].to_numpy() for part in parts], axis=0) for name in ("error_ns", "total_ns")
+    )
+    return parts[0].assign(error_ns=error, total_ns=total)
+
+
+def _unit_lognormal(rng: np.random.Generator, spread: float, shape: tuple[int, ...]) -> FloatArray:
+    """Lognormal factors of mean 1 whose logarithm has standard deviation sqrt(ln(1 + spread^2))."""
+    if spread == 0.0:
+        return np.ones(shape)
+    variance = np.log1p(spread**2)
+    return np.exp(rng.normal(-variance / 2.0, np.sqrt(variance), shape))
+
+
+def _stratum_buckets(buckets: Buckets, strata: pd.DataFrame) -> list[Buckets]:
+    lower, upper, population = (
+        strata[name].to_numpy(dtype=np.int64) for name in ("lower_ns", "upper_ns", "n_population")
+    )
+    parts = []
+    for h, ids in enumerate(strata["launch_config_ids"]):
+        inside = (buckets.min_ns >= lower[h]) & (buckets.max_ns <= upper[h])
+        if ids is not None:
+            inside &= np.isin(buckets.config, np.asarray(ids, dtype=np.int64))
+        part = buckets.at(inside)
+        if part.n.sum() != population[h]:
+            raise DataError(
+                f"stratum {h} of {population[h]} launches finds {part.n.sum()} in the histogram: "
+                "plan and histogram are of different runs"
+            )
+        parts.append(_fewer(part))
+    return parts
+
+
+def _fewer(part: Buckets) -> Buckets:
+    """Neighbouring buckets of a configuration merged, so that a stratum has a few hundred at most."""
+    step = -(-part.n.size // _BUCKETS_PER_STRATUM)
+    if step == 1:
+        return part
+    starts = np.ones(part.n.size, dtype=np.bool_)
+    starts[1:] = (np.diff(part.config) != 0) | (np.arange(1, part.n.size) % step == 0)
+    return merged_buckets(part, np.flatnonzero(starts))
+
+
+def _stratum_draws(
+    rng: np.random.Generator, part: Buckets, m: int, factors: FloatArray, noise: float
+) -> tuple[FloatArray, FloatArray]:
+    """Error and total in ns of one stratum, shape (draws,); factors of shape (draws, configurations)."""
+    config_first = np.concatenate(([0], np.flatnonzero(np.diff(part.config)) + 1))
+    mean, within = part.sum_ns / part.n, part.m2 / part.n
+    time = np.add.reduceat(part.sum_ns, config_first).astype(np.float64)
+    squares = np.add.reduceat(part.n * (mean**2 + within), config_first)
+    n = int(part.n.sum())
+    draws = len(factors)
+    if m >= n:
+        seen, seen_squares = np.broadcast_to(time, factors.shape), np.broadcast_to(squares, factors.shape)
+    elif m == 1 or (m <= _FEW_SAMPLES and n >= m * m):
+        seen, seen_squares = _few_launches(rng, part, m, draws, config_first)
+    else:
+        seen, seen_squares = _many_launches(rng, part, m, draws, config_first)
+    unseen = time - seen
+    if noise > 0.0:
+        # Sums of independent noise: normal, and hardly anything else even for a single launch of small noise.
+        seen = seen + noise * np.sqrt(seen_squares) * rng.standard_normal(factors.shape)
+        left = np.sqrt(np.maximum(squares - seen_squares, 0.0))
+        unseen = unseen + noise * left * rng.standard_normal(factors.shape)
+    seen_total, unseen_total = np.sum(factors * seen, axis=1), np.sum(factors * unseen, axis=1)
+    total = seen_total + unseen_total
+    if m >= n:
+        return np.zeros(draws), total
+    return seen_total * ((n - m) / m) - unseen_total, total
+
+
+def _few_launches(
+    rng: np.random.Generator, part: Buckets, m: int, draws: int, config_first: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Sums of x and x^2 per configuration of m launches, drawn one by one without replacement."""
+    n = int(part.n.sum())
+    place = np.sort(rng.integers(0, n, (draws, m)), axis=1)
+    repeated = np.flatnonzero((np.diff(place, axis=1) == 0).any(axis=1))
+    while repeated.size:
+        place[repeated] = np.sort(rng.integers(0, n, (repeated.size, m)), axis=1)
+        repeated = repeated[(np.diff(place[repeated], axis=1) == 0).any(axis=1)]
+    bucket = np.searchsorted(np.cumsum(part.n), place, side="right")
+    mean, spread = part.sum_ns / part.n, np.sqrt(part.m2 / part.n)
+    x: FloatArray = mean[bucket]
+    if spread.any():
+        x = x + spread[bucket] * rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), x.shape)
+    if config_first.size == 1:
+        return np.sum(x, axis=1, keepdims=True), np.sum(x**2, axis=1, keepdims=True)
+    config = np.searchsorted(config_first, bucket, side="right") - 1
+    key = (np.arange(draws)[:, None] * config_first.size + config).ravel()
+    size = draws * config_first.size
+    sums, squares = (
+        np.bincount(key, values.ravel(), size).astype(np.float64).reshape(draws, config_first.size)
+        for values in (x, x**2)
+    )
+    return sums, squares
+
+
+def _many_launches(
+    rng: np.random.Generator, part: Buckets, m: int, draws: int, config_first: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """The same from the number of launches that fall into each bucket."""
+    launches = part.n
+    if launches.sum() > _MOST_LAUNCHES:
+        launches = np.maximum(launches // -(-int(launches.sum()) // (_MOST_LAUNCHES // 2)), 1)
+    counts = rng.multivariate_hypergeometric(launches, m, size=draws, method="marginals")
+    mean, within = part.sum_ns / part.n, part.m2 / part.n
+    sums = np.add.reduceat(counts * mean, config_first, axis=1)
+    if within.any():
+        spread = np.add.reduceat(counts * (1.0 - counts / part.n) * within, config_first, axis=1)
+        sums = sums + np.sqrt(spread) * rng.standard_normal(sums.shape)
+    return sums, np.add.reduceat(counts * (mean**2 + within), config_first, axis=1)
