@@ -33,12 +33,15 @@ _EVENT = re.compile(
     rf'\{{[^{{}}"]*+(?:(?:{_STRING}|\{{[^{{}}"]*+(?:{_STRING}[^{{}}"]*+)*+\}})[^{{}}"]*+)*+\}}', re.DOTALL
 )
 _CATEGORY = re.compile(r'"cat"\s*+:\s*+"([^"\\]*+)"')
+_SEPARATOR = re.compile(r"[ \t\r\n]*+,[ \t\r\n]*+(?=\{)")
 _WHITESPACE = re.compile(r"[ \t\r\n]*+")
 # What C and C++ print for numbers that are none; strings are matched first, to be left alone.
 _BARE_NON_FINITE = re.compile(
     rf"({_STRING})|[-+]?\b(?:inf(?:inity)?|nan(?:\([^()]*\))?)", re.DOTALL | re.IGNORECASE
 )
 # What is left at the place of the decoder's complaint where JSON ends too early, other than inside a string.
+_TWO_CLOSED = re.compile(r"[\]}]\s*[\]}]\s*\Z")
+_LONGEST_END = 1_000
 _BEGINNING_OF_TOKEN = re.compile(r"\\?[-+.\w]*+\s*+")
 
 _decode = JSONDecoder(parse_float=str, parse_int=str, parse_constant=str, strict=False).raw_decode
@@ -86,6 +89,8 @@ class ChromeTrace:
                     self.header[key] = value
             elif has_events:
                 raise UnusableSourceError("malformed trace: it has traceEvents twice")
+            elif not self._peek():
+                raise _cut()
             elif self._peek() != "[":
                 raise UnusableSourceError("malformed trace: traceEvents is not a list")
             else:
@@ -101,12 +106,16 @@ class ChromeTrace:
             self._at += 1
             return
         while True:
-            self._peek()
             is_wanted, event = self._event()
             if is_wanted:
                 yield event
-            if self._expect(",]") == "]":
+            separator = _SEPARATOR.match(self._text, self._at)
+            if separator is not None:
+                self._at = separator.end()
+            elif self._expect(",]") == "]":
                 return
+            else:
+                self._peek()
 
     def _event(self) -> tuple[bool, Event | None]:
         """Go past the event at hand; whether it is wanted, and what it holds."""
@@ -202,7 +211,8 @@ class ChromeTrace:
         if next(self._chunks, None) is not None:
             return _malformed()
         if error.msg.startswith("Unterminated string"):
-            return _malformed() if self._text.rstrip().endswith(("}", "]")) else _cut()
+            # The trace has its end, so a quotation mark is missing; names end with one such bracket at most.
+            return _malformed() if _TWO_CLOSED.search(self._text[-_LONGEST_END:]) else _cut()
         return _cut() if _BEGINNING_OF_TOKEN.fullmatch(self._text, error.pos) else _malformed()
 
 

@@ -143,12 +143,17 @@ _NUMBER = re.compile(r"([+-]?)(\d{1,40})(?:\.(\d{0,40}))?(?:[eE]([+-]?\d{1,3}))?
 _WHOLE_NUMBER = re.compile(r"([+-]?\d{1,20})(?:\.0*)?", re.ASCII)
 
 
-def scaled_integer(text: str, power: int, limit: int = INT64_MAX) -> int:
+def scaled_integer(text: str, power: int) -> int:
     """The number in a text times 10 ** power, rounded half to even, without passing through a float.
 
     Raises ValueError for anything but one finite decimal number (thousands separators, decimal commas, NaN, hex), and
-    for values beyond the limit.
+    for values beyond 64 bits.
     """
+    whole, _, fraction = text.partition(".")
+    digits = whole + fraction
+    # Nearly all numbers are short and plain.
+    if len(fraction) <= power and len(whole) + power <= 18 and digits.isdecimal() and digits.isascii():
+        return int(digits.ljust(len(whole) + power, "0"))
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
         raise ValueError("not a number")
@@ -164,13 +169,15 @@ def scaled_integer(text: str, power: int, limit: int = INT64_MAX) -> int:
         value, remainder = divmod(value, divisor)
         if 2 * remainder > divisor or (2 * remainder == divisor and value % 2):
             value += 1
-    if value > limit:
+    if value > INT64_MAX:
         raise ValueError("out of range")
     return -value if sign == "-" else value
 
 
 def exact_integer(text: str, limit: int = INT64_MAX) -> int:
     """The whole number in a text; ``7.0`` counts. Raises ValueError for others and beyond the limit."""
+    if len(text) <= 9 and text.isdecimal() and text.isascii():
+        return int(text)
     match = _WHOLE_NUMBER.fullmatch(text.strip())
     if match is None:
         raise ValueError("not a whole number")

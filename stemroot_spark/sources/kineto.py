@@ -119,9 +119,10 @@ def _probe(source: str | Path | IO[bytes], limits: ReadLimits, report: ReaderRep
                     report.n_rejected[row.reject_reason] += 1
                 elif row.device_id is not None:
                     devices.add(row.device_id)
-            elif event is not None and _category(event) in COPY_CATEGORIES:
-                report.n_copies += 1
-            start_ns = _interval_start(event)
+                start_ns = row.start_ns if row.reject_reason is None else None
+            else:
+                report.n_copies += event is not None and _category(event) in COPY_CATEGORIES
+                start_ns = _interval_start(event)
             if start_ns is not None and (first_ns is None or start_ns < first_ns):
                 first_ns = start_ns
             if event is not None and len(cpu_processes) < 2:

@@ -158,7 +158,9 @@ def _probe(source: str | Path | IO[bytes], limits: ReadLimits, report: ReaderRep
     sections: dict[int, _Section] = {}
     with open_source(source) as stream:
         for record in _records(text_chunks(stream, limits), limits, layouts):
-            _count(record, sections.setdefault(record.section, _Section(record.layout)))
+            if record.section not in sections:
+                sections[record.section] = _Section(record.layout)
+            _count(record, sections[record.section])
     number = _choose(layouts, sections)
     section = sections[number]
     report.section, report.report_kind = number, section.layout.kind
@@ -205,18 +207,18 @@ def _choose(layouts: list[Layout], sections: dict[int, _Section]) -> int:
 
 
 def _count(record: _Record, section: _Section) -> None:
-    layout = record.layout
     section.is_cut = not record.has_end and _is_cut(record, section.kernel_names)
+    if not section.is_cut and _is_copy(record):
+        section.n_copies += 1
+        return
     for row in _rows(record, section.is_cut):
         section.n_events += 1
         section.kernel_names.add(row.kernel_name)
         if row.reject_reason is not None:
             section.n_rejected[row.reject_reason] += 1
         section.times.update(b"%d,%d;" % (row.start_ns or 0, row.end_ns or 0))
-    if _is_copy(record):
-        section.n_copies += 1
-    elif layout.kind == GPU_TRACE and record.has_width and len(section.devices) < 3:
-        match = _DEVICE.fullmatch(layout.cell(record.cells, "device"))
+    if record.layout.kind == GPU_TRACE and record.has_width and len(section.devices) < 3:
+        match = _DEVICE.fullmatch(record.layout.cell(record.cells, "device"))
         section.devices.add("" if match is None else match[1])
 
 
@@ -300,7 +302,9 @@ def _rows(record: _Record, is_cut: bool) -> Iterator[KernelRow]:
 def _is_copy(record: _Record) -> bool:
     """Copies and memsets stand among the kernels of cuda_gpu_trace, without a grid."""
     layout, cells = record.layout, record.cells
-    if layout.kind != GPU_TRACE or not record.has_width or layout.cell(cells, "grdx").strip():
+    if layout.kind != GPU_TRACE or not record.has_width or record.n_lines > 1:
+        return False
+    if layout.cell(cells, "grdx").strip():
         return False
     return bool(layout.cell(cells, "bytes").strip()) or _COPY_MARK in layout.cell(cells, "name")
 
