@@ -14,7 +14,7 @@ from stemroot_spark.fingerprint import Fingerprint
 from stemroot_spark.moments import require_run
 from stemroot_spark.planning import require_plan
 from stemroot_spark.progress import stage
-from stemroot_spark.sources.storage import locate, update_digest
+from stemroot_spark.sources.storage import locate, spark_path, update_digest
 from stemroot_spark.tables import JobWrites, Warehouse
 
 SIMULATORS = ("csv", "profile")
@@ -188,7 +188,7 @@ def _content_id(source: str) -> str:
 
 def _read_csv(warehouse: Warehouse, source: str) -> DataFrame:
     lines = warehouse.spark.read.csv(
-        source,
+        spark_path(source),
         header=True,
         inferSchema=False,
         escape='"',

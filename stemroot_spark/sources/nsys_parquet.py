@@ -20,10 +20,9 @@ from pyspark.sql import functions as F
 from stemroot_spark.errors import SourceError
 from stemroot_spark.sources import nsys_schema as nsys
 from stemroot_spark.sources.probe import table_file
-from stemroot_spark.sources.storage import is_local, locate
+from stemroot_spark.sources.storage import locate, spark_path
 
 _TWO_TO_63 = Decimal(2**63)
-_GLOB_CHARACTERS = str.maketrans({character: f"\\{character}" for character in "*?[]{}\\"})
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def _scan(spark: SparkSession, group: list[ParquetSource], table: str) -> DataFr
         if file_uri is None:
             raise SourceError(f"{source.uri}: {table}.parquet vanished while the job ran; rerun the job")
         by_path[locate(file_uri)[1]] = (source.source_index, file_uri)
-    targets = [_escaped(uri) for _, uri in by_path.values()]
+    targets = [spark_path(uri) for _, uri in by_path.values()]
     raw = spark.read.parquet(*targets)
     keys = []
     for file in raw.inputFiles():
@@ -110,13 +109,6 @@ def _scan(spark: SparkSession, group: list[ParquetSource], table: str) -> DataFr
         .join(F.broadcast(lookup), "file_key", how="inner")
         .drop("file_key")
     )
-
-
-def _escaped(uri: str) -> str:
-    """Path that Spark takes literally: it would expand glob characters, and a relative path means another folder."""
-    if is_local(uri):
-        return locate(uri)[1].translate(_GLOB_CHARACTERS)
-    return uri.translate(_GLOB_CHARACTERS)
 
 
 def _plain_path(file_uri: str) -> str:

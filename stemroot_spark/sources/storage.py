@@ -11,25 +11,36 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlparse
 
+import pyarrow as pa
 from pyarrow import fs
 
+from stemroot_spark.errors import UsageError
+
 _CHUNK_BYTES = 8 << 20
+_GLOB_CHARACTERS = str.maketrans({character: f"\\{character}" for character in "*?[]{}\\"})
 
 
 def locate(uri: str) -> tuple[fs.FileSystem, str]:
     """Filesystem and path of a URI or a local path; ``s3a``, the scheme of Hadoop, is read as ``s3``."""
     scheme = urlparse(uri).scheme
-    if len(scheme) < 2:
-        return fs.LocalFileSystem(), os.path.normpath(Path(uri).absolute())
-    if scheme == "file":
-        return fs.LocalFileSystem(), os.path.normpath(uri.removeprefix("file://"))
-    filesystem, path = fs.FileSystem.from_uri("s3" + uri[3:] if scheme == "s3a" else uri)
+    if len(scheme) < 2 or scheme == "file":
+        # Spark writes file:/path, others file:///path; what follows is taken as it is, not as percent-encoded.
+        local = Path("/" + uri[len("file:") :] if scheme == "file" else uri).absolute()
+        return fs.LocalFileSystem(), "/" + os.path.normpath(local).lstrip("/")
+    try:
+        filesystem, path = fs.FileSystem.from_uri("s3" + uri[3:] if scheme == "s3a" else uri)
+    except pa.ArrowInvalid:
+        raise UsageError(
+            f"{uri}: no file system is known for {scheme}:; give a local path (./ before a name with a colon), or a "
+            "URI of file, s3, s3a, gs, abfs or hdfs"
+        ) from None
     return filesystem, path
 
 
-def is_local(uri: str) -> bool:
-    """Whether the URI names a file of the local filesystem."""
-    return isinstance(locate(uri)[0], fs.LocalFileSystem)
+def spark_path(uri: str) -> str:
+    """Path that Spark takes literally: it would expand glob characters, and a relative path means another folder."""
+    filesystem, path = locate(uri)
+    return (path if isinstance(filesystem, fs.LocalFileSystem) else uri).translate(_GLOB_CHARACTERS)
 
 
 def read_start(uri: str, n_bytes: int) -> bytes:

@@ -117,8 +117,20 @@ def test_relative_paths_name_the_same_sources_as_absolute_ones(
 
 def test_a_file_uri_is_a_local_path(tmp_path: Path) -> None:
     folder = _folder(tmp_path / "night 1")
-    assert _names(f"file://{folder}") == ["night 1"]
+    for scheme in ("file://", "file:", "file:/", "FILE://"):
+        assert discover([f"{scheme}{folder}"]) == discover([str(folder)])
     assert _names(f"file://{tmp_path}/*1") == ["night 1"]
+
+
+def test_a_name_with_a_colon_needs_a_folder_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _folder(tmp_path / "run:1")
+    monkeypatch.chdir(tmp_path)
+    assert _names("./run:1") == ["run:1"]
+    for uri in ("run:1", "nosuch://bucket/trace"):
+        with pytest.raises(UsageError, match="no file system is known"):
+            discover([uri])
 
 
 def test_a_source_named_several_times_is_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +145,8 @@ def test_a_source_named_several_times_is_one_source(tmp_path: Path, monkeypatch:
         str(tmp_path / "night" / ".." / "night" / "rank-0"),
         f"{tmp_path}/night//rank-0",
         f"file://{folder}",
+        f"file:{folder}",
+        f"//{folder}",
         str(tmp_path / "*"),
         str(tmp_path / "night"),
         "night/",
