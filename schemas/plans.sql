@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   total_time_ns BIGINT NOT NULL COMMENT 'Profiled time T of all planned launches, ns.',
   excluded_time_ns BIGINT NOT NULL COMMENT 'Profiled time of the communication kernels left out, ns.',
   dropped_time_ns BIGINT NOT NULL COMMENT 'Profiled time of strata without a sample, missing from the estimate, ns.',
-  speedup DOUBLE NOT NULL COMMENT 'total_time_ns / sampled_time_ns.',
+  speedup DOUBLE COMMENT 'total_time_ns / sampled_time_ns; null where nothing is drawn.',
   lower_bound_ns DOUBLE COMMENT 'Lower bound on the cost of any plan over the allowed strata, ns; null for methods without one.',
   optimality_gap DOUBLE COMMENT '(sampled_time_ns - lower_bound_ns) / lower_bound_ns; null for methods without a lower bound.',
   n_launches BIGINT NOT NULL COMMENT 'Planned launches of the run.',

@@ -235,7 +235,7 @@ def _header(
         "total_time_ns": ("BIGINT", total_time_ns),
         "excluded_time_ns": ("BIGINT", int(excluded["total_ns"].sum())),
         "dropped_time_ns": ("BIGINT", round(float((dropped["n_population"] * dropped["mean_ns"]).sum()))),
-        "speedup": ("DOUBLE", total_time_ns / figures.sampled_time_ns),
+        "speedup": ("DOUBLE", total_time_ns / figures.sampled_time_ns if figures.sampled_time_ns else None),
         "lower_bound_ns": ("DOUBLE", None),
         "optimality_gap": ("DOUBLE", None),
         "n_launches": ("BIGINT", int(planned["n"].sum())),
