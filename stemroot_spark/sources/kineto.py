@@ -61,6 +61,8 @@ _LOOKS_LIKE_TRACE = re.compile(
 _BEGIN_MARK, _COMPLETE_MARK = "B", "X"
 _VERSION = re.compile(r"[\w.+-]{1,40}", re.ASCII)
 _LONGEST_GPU_NAME = 200
+# Far more than a process has; it keeps memory flat whatever stands in a file.
+_MOST_DEVICES_KEPT = 1_000
 
 
 def is_kineto(start: bytes) -> bool:
@@ -117,7 +119,7 @@ def _probe(source: str | Path | IO[bytes], limits: ReadLimits, report: ReaderRep
                 report.n_events += 1
                 if row.reject_reason is not None:
                     report.n_rejected[row.reject_reason] += 1
-                elif row.device_id is not None:
+                elif row.device_id is not None and len(devices) < _MOST_DEVICES_KEPT:
                     devices.add(row.device_id)
                 start_ns = row.start_ns if row.reject_reason is None else None
             else:

@@ -68,6 +68,9 @@ _DEVICE = re.compile(r"(.*?)\s*\((\d{1,9})\)\s*", re.ASCII | re.DOTALL)
 _SWALLOWED_ROW = re.compile(r"\n\s*-?[\d.]+,")
 _COPY_MARK = "[CUDA mem"
 _LONGEST_GPU_NAME = 200
+# Far more than real files have; they keep memory flat whatever stands in a file.
+_MOST_NAMES_KEPT = 10_000
+_MOST_REPORTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,8 @@ def _count(record: _Record, section: _Section) -> None:
         return
     for row in _rows(record, section.is_cut):
         section.n_events += 1
-        section.kernel_names.add(row.kernel_name)
+        if len(section.kernel_names) < _MOST_NAMES_KEPT:
+            section.kernel_names.add(row.kernel_name)
         if row.reject_reason is not None:
             section.n_rejected[row.reject_reason] += 1
         section.times.update(b"%d,%d;" % (row.start_ns or 0, row.end_ns or 0))
@@ -243,6 +247,10 @@ def _records(chunks: Iterator[str], limits: ReadLimits, layouts: list[Layout]) -
         if layout is None and _NOISE.match(cells[0]):
             is_announced = is_announced or cells[0].startswith(_ANNOUNCEMENT)
         elif layout is not None or (is_announced and not is_numeric):
+            if len(layouts) == _MOST_REPORTS:
+                raise UnusableSourceError(
+                    f"more than {_MOST_REPORTS} reports in one file; give a file for each run"
+                )
             layouts.append(layout or Layout(OTHER))
             is_announced = False
         elif layouts and layouts[-1].kind in KERNEL_LEVEL:

@@ -18,6 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stemroot_spark.fleet.kineto_writer import write_kineto
+from stemroot_spark.fleet.spec import FleetSpec
+from stemroot_spark.fleet.tables import PLANTED_SECRETS
+from stemroot_spark.fleet.workload import Workload, kernel_table, launches
 from stemroot_spark.sources import text_stream
 from stemroot_spark.sources.events import EVENT_SCHEMA, REJECT_REASONS
 from stemroot_spark.sources.kineto import is_kineto, probe_kineto, read_batches
@@ -523,7 +527,19 @@ def test_whatever_stands_in_the_events_kernels_read_are_kept_or_rejected(
         assert all(row["reject_reason"] or row["end_ns"] > row["start_ns"] >= 0 for row in rows)
 
 
-def test_mutated_files_never_raise() -> None:
+def _json_count(data: bytes) -> int | None:
+    """Kernels that the json module finds, None for what it refuses."""
+    try:
+        trace = json.loads(data.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
+        return None
+    events = trace.get("traceEvents") if isinstance(trace, dict) else trace
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        return None
+    return len([e for e in events if e.get("cat") == "kernel" and e.get("ph", "X") in ("X", "B")])
+
+
+def test_mutated_files_never_raise_and_never_lose_a_kernel() -> None:
     text = _trace(
         SPAN, OPERATOR, KERNEL, COPY, KERNEL, baseTimeNanoseconds=BASE_NS, distributedInfo={"rank": 1}
     )
@@ -567,3 +583,23 @@ def test_mutated_files_never_raise() -> None:
         report = probe_kineto(_stream(bytes(data)))
         if report.reason is None:
             assert len(_rows(bytes(data))) == report.n_events
+        if not data.startswith(b"\x1f") and (expected := _json_count(bytes(data))) is not None:
+            assert report.n_events == expected
+
+
+@pytest.mark.parametrize("name", ["rank-1.json", "rank-1.json.gz"])
+def test_a_rank_of_a_fleet_reads_as_its_launches(name: str, tmp_path: Path) -> None:
+    spec = FleetSpec(ranks=3, iterations=2, layers=2, seed=5)
+    totals = write_kineto(tmp_path / name, Workload(spec), 1, plant_secrets=True)
+    report = probe_kineto(tmp_path / name)
+    rows = pa.Table.from_batches(read_batches(tmp_path / name, 100, report)).to_pylist()
+    rows.sort(key=lambda row: row["correlation_id"])
+    expected, kernels = launches(spec, 1), kernel_table(spec)
+    assert [row["end_ns"] - row["start_ns"] for row in rows] == expected.duration_ns.tolist()
+    assert [row["kernel_name"] for row in rows] == [kernels[i].name for i in expected.kernel_index]
+    assert (report.rank, report.world_size, report.n_copies) == (1, 3, totals.n_copies)
+    assert (report.n_kept, totals.n_kernels) == (len(rows), len(rows))
+    assert not any(secret in f"{report}{rows}" for secret in PLANTED_SECRETS)
+    (tmp_path / "again").mkdir()
+    write_kineto(tmp_path / "again" / name, Workload(spec), 1, plant_secrets=True)
+    assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()

@@ -360,6 +360,10 @@ def test_other_files_are_not_taken_for_csv(start: bytes) -> None:
     assert not is_nsys_csv(start)
 
 
+def test_headers_without_end_are_refused() -> None:
+    assert "more than 1000 reports" in _reason(f"{HEADER}\n" * 2_000)
+
+
 def test_reasons_do_not_quote_the_file() -> None:
     secret = "hf_s3cret"
     for text in (
