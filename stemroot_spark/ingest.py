@@ -15,6 +15,7 @@ from stemroot_spark.config import IngestConfig
 from stemroot_spark.errors import SourceError, TooManyBadSourcesError, UsageError
 from stemroot_spark.fingerprint import Fingerprint, digest_of_strings
 from stemroot_spark.launches import (
+    KernelRows,
     count_processes,
     kernel_dictionary,
     launch_config_id,
@@ -129,9 +130,8 @@ def _write_run(
         raise SourceError(
             f"none of the {len(probed)} sources can be ingested; reasons stand in table trace_files: {_reasons(probed)}"
         )
-    rows = _read_rows(spark, good, config.rows_per_batch).transform(
-        with_reject_reason, config.max_duration_ns
-    )
+    source = _read_rows(spark, good, config.rows_per_batch)
+    rows = source.rows.transform(with_reject_reason, config.max_duration_ns)
     processes = count_processes(rows, rank).persist()
     try:
         _check_all_read(processes, good)
@@ -141,40 +141,42 @@ def _write_run(
                 "one report with one process"
             )
         writes.replace("trace_files", _ingested(ledger, processes).unionByName(_quarantined(ledger)))
-        kept = rows.where(F.col("reject_reason").isNull())
         writes.insert_new(
-            "kernels", kernel_dictionary(kept.select("kernel_id", "kernel_name").distinct()), "kernel_id"
+            "kernels",
+            kernel_dictionary(source.names.select("kernel_id", "kernel_name").distinct()),
+            "kernel_id",
         )
-        configs = kept.select(launch_config_id().alias("launch_config_id"), *nsys.CONFIG_COLUMNS).distinct()
-        writes.insert_new("launch_configs", configs, "launch_config_id")
-        launches = (
-            rows.join(
-                F.broadcast(processes.select("source_index", "process_key", "rank")),
-                ["source_index", "process_key"],
-                how="inner",
-            )
-            .transform(number_launches)
-            .where(F.col("reject_reason").isNull())
-            .withColumns(
-                {
-                    "run_id": F.lit(run_id),
-                    "launch_config_id": launch_config_id(),
-                    "iteration": F.lit(None).cast("int"),
-                    "phase": F.lit(None).cast("string"),
-                }
-            )
-        )
-        commit = writes.replace("kernel_launches", launches)
+        configs = source.rows.select(launch_config_id().alias("launch_config_id"), *nsys.CONFIG_COLUMNS)
+        writes.insert_new("launch_configs", configs.distinct(), "launch_config_id")
+        n_launches = writes.replace("kernel_launches", _launches(rows, processes, run_id)).rows
     finally:
         processes.unpersist()
-    if commit.rows == 0:
+        source.release()
+    if n_launches == 0:
         raise SourceError(
             "no kernel launch is left after rejecting bad rows; see rejected_by_reason in trace_files"
         )
-    writes.finish(_run_header(warehouse, probed, run_id, workload, rank, commit.rows))
+    writes.finish(_run_header(warehouse, probed, run_id, workload, rank, n_launches))
 
 
-def _read_rows(spark: SparkSession, good: list[Probed], rows_per_batch: int) -> DataFrame:
+def _launches(rows: DataFrame, processes: DataFrame, run_id: str) -> DataFrame:
+    ranks = processes.select("source_index", "process_key", "rank")
+    return (
+        rows.join(F.broadcast(ranks), ["source_index", "process_key"], how="inner")
+        .transform(number_launches)
+        .where(F.col("reject_reason").isNull())
+        .withColumns(
+            {
+                "run_id": F.lit(run_id),
+                "launch_config_id": launch_config_id(),
+                "iteration": F.lit(None).cast("int"),
+                "phase": F.lit(None).cast("string"),
+            }
+        )
+    )
+
+
+def _read_rows(spark: SparkSession, good: list[Probed], rows_per_batch: int) -> KernelRows:
     parquet = [
         nsys_parquet.ParquetSource(
             entry.index, entry.source.uri, str(entry.probe.kernel_columns), str(entry.probe.string_columns)

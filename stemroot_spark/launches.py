@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
 
 import pandas as pd
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -22,18 +24,37 @@ REJECT_REASONS = (
 )
 
 
+@dataclass(frozen=True)
+class KernelRows:
+    """Kernel rows of all sources, with what was cached to read no source more often than needed.
+
+    ``rows``: source_index, the columns of ``nsys_schema.KERNEL_COLUMNS`` and kernel_id, null where the name is unknown.
+    ``names``: source_index, name_id, kernel_name, kernel_id of the names that rows refer to.
+    """
+
+    rows: DataFrame
+    names: DataFrame
+    cached: tuple[DataFrame, ...]
+
+    def release(self) -> None:
+        """Drop the caches."""
+        for frame in self.cached:
+            frame.unpersist()
+
+
 def read_kernel_rows(
     spark: SparkSession,
     parquet: Iterable[nsys_parquet.ParquetSource],
     sqlite: Mapping[int, str],
     rows_per_batch: int,
-) -> DataFrame:
-    """Kernel rows of folders of tables and of sqlite files (source index -> URI), with their kernel name.
+) -> KernelRows:
+    """Kernel rows of folders of tables and of sqlite files (source index -> URI).
 
-    Columns: source_index, those of ``nsys_schema.KERNEL_COLUMNS`` and kernel_name, null where the name is unknown.
+    The ids of the few names in use are joined to the rows rather than the names, so that a wide table never carries
+    text. Rows of sqlite files are cached, on disk where memory is short: to parse them again would cost more.
     """
     folders = list(parquet)
-    rows, strings = [], []
+    rows, strings, cached = [], [], []
     if folders:
         rows.append(nsys_parquet.kernel_rows(spark, folders))
         used = rows[0].select("source_index", "name_id").distinct()
@@ -43,15 +64,23 @@ def read_kernel_rows(
             )
         )
     if sqlite:
-        rows.append(nsys_sqlite.kernel_rows(spark, sqlite, rows_per_batch))
+        parsed = nsys_sqlite.kernel_rows(spark, sqlite, rows_per_batch).persist(StorageLevel.MEMORY_AND_DISK)
+        cached.append(parsed)
+        rows.append(parsed)
         strings.append(nsys_sqlite.kernel_strings(spark, sqlite))
-    names = reduce(DataFrame.unionByName, strings).dropDuplicates(["source_index", "name_id"])
-    return (
+    names = (
+        reduce(DataFrame.unionByName, strings)
+        .dropDuplicates(["source_index", "name_id"])
+        .withColumn("kernel_id", F.xxhash64("kernel_name"))
+        .persist()
+    )
+    ids = names.select("source_index", "name_id", "kernel_id")
+    joined = (
         reduce(DataFrame.unionByName, rows)
         .withColumn("process_key", F.coalesce("process_key", F.lit(0)))
-        .join(F.broadcast(names), ["source_index", "name_id"], how="left")
-        .withColumn("kernel_id", F.when(F.col("kernel_name").isNotNull(), F.xxhash64("kernel_name")))
+        .join(F.broadcast(ids), ["source_index", "name_id"], how="left")
     )
+    return KernelRows(joined, names, (names, *cached))
 
 
 def with_reject_reason(rows: DataFrame, max_duration_ns: int) -> DataFrame:
@@ -62,7 +91,7 @@ def with_reject_reason(rows: DataFrame, max_duration_ns: int) -> DataFrame:
         .when(F.col("end_ns") < F.col("start_ns"), "end_before_start")
         .when(F.col("end_ns") == F.col("start_ns"), "zero_duration")
         .when(duration.isNull() | (duration > max_duration_ns), "impossible_duration")
-        .when(F.col("kernel_name").isNull(), "null_name")
+        .when(F.col("kernel_id").isNull(), "null_name")
     )
     return rows.withColumns({"duration_ns": duration, "reject_reason": reason})
 

@@ -168,9 +168,11 @@ class Warehouse:
 
     def insert_new(self, table: str, rows: DataFrame, key: str, metadata: Mapping[str, Any]) -> Commit:
         """Insert the rows whose key is not in the table yet; existing rows stay as they are."""
-        self.create(table)
         before, token = self.version(table), uuid.uuid4().hex
-        source = self._conform(table, rows)
+        known = self._latest(table).select(key)
+        source = self._conform(table, rows).join(known, key, how="left_anti")
+        if source.isEmpty():
+            return Commit(0, None)
         merge = (
             self._delta(table)
             .alias("known")
