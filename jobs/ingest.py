@@ -6,7 +6,7 @@ from typing import Any
 
 from stemroot_spark.cli import job_parser, run_job
 from stemroot_spark.config import Config
-from stemroot_spark.flags import add_ingest_flags, ingest_options
+from stemroot_spark.flags import add_ingest_flags, check_sources, ingest_options
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,4 +31,4 @@ def body(warehouse: Any, args: argparse.Namespace, config: Config) -> dict[str, 
 
 
 if __name__ == "__main__":
-    sys.exit(run_job(parser(), body, config_flags=ingest_options))
+    sys.exit(run_job(parser(), body, config_flags=ingest_options, precheck=check_sources))

@@ -6,7 +6,7 @@ from typing import Any
 
 from stemroot_spark.cli import job_parser, run_job
 from stemroot_spark.config import Config
-from stemroot_spark.flags import add_ingest_flags, add_plan_flags, ingest_options, plan_options
+from stemroot_spark.flags import add_ingest_flags, add_plan_flags, check_sources, ingest_options, plan_options
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,4 +37,4 @@ def body(warehouse: Any, args: argparse.Namespace, config: Config) -> dict[str, 
 
 
 if __name__ == "__main__":
-    sys.exit(run_job(parser(), body, config_flags=config_flags))
+    sys.exit(run_job(parser(), body, config_flags=config_flags, precheck=check_sources))

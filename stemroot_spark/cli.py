@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stemroot_spark.config import Config, load_config
 from stemroot_spark.errors import StemRootError, UsageError
+from stemroot_spark.location import Location, check_id
 
 if TYPE_CHECKING:
     from stemroot_spark.tables import Warehouse
@@ -54,16 +55,20 @@ def run_job(
     *,
     start: Callable[..., Any] | None = None,
     config_flags: Callable[[argparse.Namespace], Mapping[str, Mapping[str, Any]]] = lambda _: {},
+    precheck: Callable[[argparse.Namespace], None] = lambda _: None,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Parse the flags, start the session with ``start``, run the body and print its summary; returns the exit code.
 
+    ``precheck`` may refuse the flags before Spark starts: a mistyped path should not cost the time of a session.
     Exit code 0: done; 1: ran and failed; 2: wrong usage, configuration or environment.
     """
     name = Path(sys.argv[0]).stem
     try:
         args = parser.parse_args(argv)
         config = load_config(args.config, args.set, config_flags(args))
+        _check_common(args)
+        precheck(args)
         summary = _with_warehouse(name, body, args, config, start)
         if summary is not None:
             _publish(summary, args.summary_path)
@@ -84,17 +89,20 @@ def run_job(
     return 0
 
 
+def _check_common(args: argparse.Namespace) -> None:
+    for flag in ("run_id", "plan_id", "results_id", "from_run_id"):
+        if getattr(args, flag, None) is not None:
+            check_id(f"--{flag.replace('_', '-')}", getattr(args, flag))
+    Location(args.warehouse, args.schema)
+
+
 def _with_warehouse(
     name: str, body: Body, args: argparse.Namespace, config: Config, start: Callable[..., Any] | None
 ) -> dict[str, Any] | None:
     # Imported here so that --help and usage errors need neither Spark nor Java.
     from stemroot_spark.session import start_session
-    from stemroot_spark.tables import Location, Warehouse
-    from stemroot_spark.tables.warehouse import check_id
+    from stemroot_spark.tables import Warehouse
 
-    for flag in ("run_id", "plan_id", "results_id", "from_run_id"):
-        if getattr(args, flag, None) is not None:
-            check_id(f"--{flag.replace('_', '-')}", getattr(args, flag))
     location = Location(args.warehouse, args.schema)
     spark = (start or start_session)(f"stemroot-{name}", metastore=args.schema is not None)
     try:

@@ -25,6 +25,13 @@ def ingest_options(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {"ingest": {"format": args.format, "max_bad_fraction": args.max_bad_fraction}}
 
 
+def check_sources(args: argparse.Namespace) -> None:
+    """Refuse a ``--source`` that names nothing."""
+    from stemroot_spark.sources.discover import discover
+
+    discover(args.source)
+
+
 def add_plan_flags(parser: argparse.ArgumentParser) -> None:
     """Flags of plan, ``--run-id`` left out."""
     flags = parser.add_argument_group("plan")
