@@ -1,6 +1,7 @@
 """Demonstrate the whole way: a small generated fleet, or your own traces up to the plan."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,12 @@ def body(warehouse: Any, args: argparse.Namespace, _config: Config) -> None:
 
 
 def main() -> int:
+    # A small fleet on one machine: few partitions, and no time spent on optimising code that runs for seconds.
+    os.environ.setdefault(
+        "STEMROOT_SPARK_CONF",
+        "spark.sql.shuffle.partitions=4;spark.ui.enabled=false;spark.ui.showConsoleProgress=false;"
+        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
+    )
     given = parser()
     args = sys.argv[1:]
     folder, _ = given.parse_known_args(args)

@@ -32,7 +32,11 @@ def start_session(app_name: str, *, metastore: bool = False) -> SparkSession:
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         _check_java()
-        properties = {**packaged_properties(), **_environment_properties()}
+        properties = packaged_properties()
+        for key, value in _environment_properties().items():
+            # Options of the JVM add up; everything else replaces what the package says.
+            joined = f"{properties.get(key, '')} {value}".strip() if key.endswith("JavaOptions") else value
+            properties[key] = joined
         properties.setdefault("spark.master", "local[*]")
         for key, value in properties.items():
             builder = builder.config(key, value)
