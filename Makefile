@@ -7,12 +7,12 @@ BENCH_LAUNCHES ?= 500000
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-unit test-spark test-e2e dist zip lint format bench docs clean java
+.PHONY: help venv demo test test-unit test-statistics test-spark test-e2e dist zip lint format bench docs clean java
 
 help: ## list the targets
 	@echo "stemroot-spark: make TARGET, where TARGET is one of"
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
-		| while IFS='|' read -r name text; do printf '  %-11s %s\n' "$$name" "$$text"; done
+		| while IFS='|' read -r name text; do printf '  %-16s %s\n' "$$name" "$$text"; done
 	@echo "Needs Python 3.11 or 3.12, and Java 17 or later for all that runs Spark."
 
 venv: $(INSTALLED) ## make .venv with the package and all tools (PYTHON=python3.12 to choose)
@@ -23,10 +23,13 @@ demo: java venv ## the whole way on a small fleet, or on your traces with TRACES
 		code=$$?; tail -n 20 build/demo.log >&2; \
 		echo "make demo: failed with exit code $$code; the whole log is build/demo.log" >&2; exit $$code; }
 
-test: java test-unit test-spark test-e2e ## all tests: unit, spark, e2e
+test: java test-unit test-statistics test-spark test-e2e ## all tests: unit, statistics, spark, e2e
 
 test-unit: venv ## tests without Java, in seconds
 	@$(BIN)/python -m pytest tests/unit
+
+test-statistics: venv ## stated bounds and intervals against simulation, without Java
+	@$(BIN)/python -m pytest tests/statistics
 
 test-spark: java venv ## tests on one local Spark session
 	@$(BIN)/python -m pytest tests/spark
