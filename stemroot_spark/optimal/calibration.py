@@ -33,7 +33,7 @@ _MORE_DRAWS = 16_000
 MAX_ROUNDS = 12
 _LEAST_SHRINK, _MOST_SHRINK = 0.99, 0.5
 
-_BLOCK = 1_000
+_BLOCK = 4_000
 _BUCKETS_PER_STRATUM = 256
 _FEW_SAMPLES = 32
 _MOST_LAUNCHES = 10**9 - 1  # what numpy's hypergeometric draws from

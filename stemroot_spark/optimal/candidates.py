@@ -41,115 +41,120 @@ def stratum_variance(rows: pd.DataFrame) -> FloatArray:
     return variance
 
 
+class _Entries(NamedTuple):
+    """Solutions, ascending by kernel and cost: where their rows are. Arrays of shape (solutions,)."""
+
+    kernel: IntArray
+    cost_ns: FloatArray
+    variance: FloatArray
+    part: IntArray
+    first: IntArray
+    last: IntArray
+
+    def joined(self, other: _Entries) -> _Entries:
+        """Both, sorted, without those that another solution of the kernel beats or equals."""
+        kernel, cost, variance = (np.append(a, b) for a, b in zip(self[:3], other[:3], strict=True))
+        part, first, last = (np.append(a, b) for a, b in zip(self[3:], other[3:], strict=True))
+        by_kernel = np.argsort(kernel, kind="stable")
+        groups = np.split(by_kernel, np.flatnonzero(np.diff(kernel[by_kernel])) + 1)
+        kept = np.concatenate([group[undominated(cost[group], variance[group])] for group in groups])
+        return _Entries(kernel[kept], cost[kept], variance[kept], part[kept], first[kept], last[kept])
+
+
 class Candidates:
     """Undominated solutions per kernel; rows of FRONTIER_SCHEMA are kept so that a plan can be written from them."""
 
     def __init__(self) -> None:
         self._rows: list[pd.DataFrame] = []
-        self._index = pd.DataFrame(
-            {
-                "kernel_id": np.zeros(0, dtype=np.int64),
-                "cost_ns": np.zeros(0),
-                "variance": np.zeros(0),
-                "part": np.zeros(0, dtype=np.int64),
-                "first": np.zeros(0, dtype=np.int64),
-                "last": np.zeros(0, dtype=np.int64),
-            }
-        )
+        none, nothing = np.zeros(0, dtype=np.int64), np.zeros(0)
+        self._entries = _Entries(none, nothing, nothing, none, none, none)
+        self._choices: list[Choices] = []
         self.total_ns = 0.0
 
     def add(self, rows: pd.DataFrame) -> list[Dual]:
-        """Takes solutions of kernels in any order; returns the dual values of multipliers that all kernels share.
+        """Takes solutions of all kernels, in any order; returns the sum of their dual values per multiplier.
 
-        DataError when rows lack columns of FRONTIER_SCHEMA or the first call brings none.
+        DataError when there are no rows, or rows that lack columns of FRONTIER_SCHEMA.
         """
         missing = [name for name in FRONTIER_COLUMNS if name not in rows.columns]
-        if missing or (rows.empty and self._index.empty):
+        if missing or rows.empty:
             raise DataError(f"solutions without {', '.join(missing) or 'rows'}: plan at least one kernel")
-        rows = rows.sort_values(["kernel_id", "solution", "stratum_id"], kind="stable", ignore_index=True)
-        kernel, solution = rows["kernel_id"].to_numpy(), rows["solution"].to_numpy()
-        starts = np.concatenate(([True], (np.diff(kernel) != 0) | (np.diff(solution) != 0)))
+        order = np.lexsort([rows[name].to_numpy() for name in ("stratum_id", "solution", "kernel_id")])
+        rows = rows.iloc[order].reset_index(drop=True)
+        kernel, solution = (rows[name].to_numpy(dtype=np.int64) for name in ("kernel_id", "solution"))
+        starts = np.append(True, (np.diff(kernel) != 0) | (np.diff(solution) != 0))
         first = np.flatnonzero(starts)
         time = rows["n_samples"].to_numpy() * rows["mean_ns"].to_numpy()
-        fresh = pd.DataFrame(
-            {
-                "kernel_id": kernel[first],
-                "cost_ns": np.add.reduceat(time, first),
-                "variance": np.add.reduceat(stratum_variance(rows), first),
-                "part": len(self._rows),
-                "first": first,
-                "last": np.append(first[1:], len(rows)),
-            }
+        fresh = _Entries(
+            kernel=kernel[first],
+            cost_ns=np.add.reduceat(time, first),
+            variance=np.add.reduceat(stratum_variance(rows), first),
+            part=np.full(first.size, len(self._rows)),
+            first=first,
+            last=np.append(first[1:], len(rows)),
         )
-        duals = self._duals(rows.iloc[first])
         if not self._rows:
             one = rows.loc[rows["solution"] == rows["solution"].iloc[0]]
             self.total_ns = float((one["n_population"] * one["mean_ns"]).sum())
         self._rows.append(rows)
-        index = pd.concat([self._index, fresh], ignore_index=True)
-        kept = [
-            positions[undominated(*(index[c].to_numpy()[positions] for c in ("cost_ns", "variance")))]
-            for positions in index.groupby("kernel_id").indices.values()
-        ]
-        self._index = index.iloc[np.concatenate(kept)].reset_index(drop=True)
-        return duals
+        self._entries = self._entries.joined(fresh)
+        starts_kernel = np.flatnonzero(np.diff(self._entries.kernel)) + 1
+        costs, variances = (np.split(a, starts_kernel) for a in self._entries[1:3])
+        self._choices = [Choices(c, v) for c, v in zip(costs, variances, strict=True)]
+        return self._duals(rows["multiplier"].to_numpy()[first], rows["dual_ns"].to_numpy()[first])
 
-    def _duals(self, heads: pd.DataFrame) -> list[Dual]:
-        grouped = heads.groupby("multiplier")["dual_ns"]
-        return [Dual(float(str(m)), float(np.sum(values.to_numpy()))) for m, values in grouped]
-
-    @property
-    def kernel_ids(self) -> IntArray:
-        """Kernels in ascending order, shape (kernels,)."""
-        return np.unique(self._index["kernel_id"].to_numpy(dtype=np.int64))
+    def _duals(self, multipliers: FloatArray, dual_ns: FloatArray) -> list[Dual]:
+        distinct, place = np.unique(multipliers, return_inverse=True)
+        sums = np.bincount(place, dual_ns)
+        return [Dual(float(m), float(d)) for m, d in zip(distinct, sums, strict=True)]
 
     def choices(self) -> list[Choices]:
-        """Choices of each kernel, in the order of kernel_ids, ascending by cost."""
-        return [
-            Choices(*(self._index[c].to_numpy()[positions] for c in ("cost_ns", "variance")))
-            for _, positions in sorted(self._index.groupby("kernel_id").indices.items())
-        ]
+        """Choices of each kernel, kernels ascending by kernel_id, choices ascending by cost."""
+        return self._choices
 
     def rows(self, choice: IntArray) -> pd.DataFrame:
         """Rows of the chosen solution of each kernel; choice of shape (kernels,), as positions in choices()."""
-        groups = sorted(self._index.groupby("kernel_id").indices.items())
-        picked = [positions[k] for (_, positions), k in zip(groups, choice, strict=True)]
-        entries = self._index.iloc[picked]
-        places = zip(entries["part"], entries["first"], entries["last"], strict=True)
-        parts = [self._rows[part].iloc[first:last] for part, first, last in places]
+        sizes = np.array([c.cost_ns.size for c in self._choices])
+        entries = self._entries
+        picked = np.cumsum(sizes) - sizes + choice
+        parts = [
+            self._rows[part].iloc[first:last]
+            for part, first, last in zip(
+                entries.part[picked], entries.first[picked], entries.last[picked], strict=True
+            )
+        ]
         chosen: pd.DataFrame = pd.concat(parts, ignore_index=True)
         return chosen
 
     def master(self, bound: float) -> Master:
         """Multiplier at which the solutions at hand meet the bound (ns^2), by bisection on the sign of the slope."""
         cost, variance = self._padded()
-        scale = float(cost[:, 0].sum()) / bound
+        kernels = np.arange(len(cost))
 
         def reduced(multiplier: float) -> tuple[float, float]:
             values = cost + multiplier * variance
-            best = values.argmin(axis=1)[:, None]
-            slope = float(np.take_along_axis(variance, best, 1).sum()) - bound
-            return float(np.take_along_axis(values, best, 1).sum()) - multiplier * bound, slope
+            best = values.argmin(axis=1)
+            slope = float(variance[kernels, best].sum()) - bound
+            return float(values[kernels, best].sum()) - multiplier * bound, slope
 
         if reduced(0.0)[1] <= 0.0:
             return Master(0.0, reduced(0.0)[0])
-        low, high = np.log(scale) - 60.0, np.log(scale) + 60.0
-        while high - low > 1e-12:
+        scale = np.log(float(cost[:, 0].sum()) / bound)
+        low, high = scale - 60.0, scale + 60.0
+        for _ in range(60):
             middle = (low + high) / 2.0
             if reduced(float(np.exp(middle)))[1] > 0.0:
                 low = middle
             else:
                 high = middle
-            if middle in (low, high) and high - low < 1e-10:
-                break
         multiplier = float(np.exp(high))
         return Master(multiplier, reduced(multiplier)[0])
 
     def _padded(self) -> tuple[FloatArray, FloatArray]:
-        choices = self.choices()
-        width = max(c.cost_ns.size for c in choices)
-        cost, variance = np.full((len(choices), width), np.inf), np.zeros((len(choices), width))
-        for k, choice in enumerate(choices):
+        width = max(c.cost_ns.size for c in self._choices)
+        shape = (len(self._choices), width)
+        cost, variance = np.full(shape, np.inf), np.zeros(shape)
+        for k, choice in enumerate(self._choices):
             cost[k, : choice.cost_ns.size] = choice.cost_ns
             variance[k, : choice.variance.size] = choice.variance
         return cost, variance

@@ -125,17 +125,21 @@ def interval_moments(cells: OrderedCells, start: IntArray, stop: IntArray) -> In
     within = _difference(cells.m2, start, stop)
     m2 = np.maximum(_difference(squared_cells, start, stop) - shifted**2 / n, np.maximum(within, 0.0))
     m2 = np.where(stop - start == 1, cells.m2[start], m2)
+    return IntervalMoments(n, mean, m2, m2 + _between_excess(cells, start, stop, mean * n) / n)
+
+
+def _between_excess(cells: OrderedCells, start: IntArray, stop: IntArray, total_ns: FloatArray) -> FloatArray:
+    """X^2 - sum_c X_c^2 in ns^2 of runs of cells: what the factors add to the spread beyond m2."""
+    excess = np.zeros(start.size)
+    if cells.config_ids is None:
+        return excess
     group_of = np.repeat(np.arange(len(cells.group_start) - 1), np.diff(cells.group_start))
-    whole = (start == cells.group_start[group_of[start]]) & (
-        stop == cells.group_start[group_of[stop - 1] + 1]
-    )
-    config_squares = _difference(cells.config_squares, group_of[start], group_of[stop - 1] + 1)
-    total = mean * n
-    between = np.where(whole, m2 + np.maximum(total**2 - config_squares, 0.0) / n, m2)
-    alone = (
-        whole & (group_of[start] == group_of[stop - 1]) & (_configs_per_group(cells)[group_of[start]] == 1)
-    )
-    return IntervalMoments(n, mean, m2, np.where(alone, m2, between))
+    first, last = group_of[start], group_of[stop - 1]
+    several = np.array([ids.size > 1 for ids in cells.config_ids])
+    mixed = (first < last) | several[first]
+    squares = _difference(cells.config_squares, first[mixed], last[mixed] + 1)
+    excess[mixed] = np.maximum(total_ns[mixed] ** 2 - squares, 0.0)
+    return excess
 
 
 def exact_moments(cells: OrderedCells, starts: IntArray, stops: IntArray) -> IntervalMoments:
@@ -155,14 +159,7 @@ def exact_moments(cells: OrderedCells, starts: IntArray, stops: IntArray) -> Int
         np.maximum.reduceat(cells.max_ns[cell], first),
     )
     m2 = np.where(low == high, 0.0, m2)
-    running = interval_moments(cells, starts, stops)
-    return IntervalMoments(n, mean, m2, m2 + np.maximum(running.between_m2 - running.m2, 0.0))
-
-
-def _configs_per_group(cells: OrderedCells) -> IntArray:
-    if cells.config_ids is None:
-        return np.ones(len(cells.group_start) - 1, dtype=np.int64)
-    return np.array([ids.size for ids in cells.config_ids], dtype=np.int64)
+    return IntervalMoments(n, mean, m2, m2 + _between_excess(cells, starts, stops, mean * n) / n)
 
 
 def _difference(values: npt.NDArray[_Number], start: IntArray, stop: IntArray) -> npt.NDArray[_Number]:
@@ -196,12 +193,16 @@ def config_buckets(frame: pd.DataFrame, use_configurations: bool) -> Buckets:
     m2 = np.maximum(squares - (sums - n * references).astype(np.float64) ** 2 / n, 0.0)
     m2 = np.where(low == high, 0.0, m2)
     # Every column is a key, so that the order in which floats are added never depends on that of the rows.
-    order = np.lexsort((m2, sums, n, high, low, config))
-    return _disjoint(Buckets(config, n, sums, m2, low, high).at(order))
+    number = frame["bucket"].to_numpy(dtype=np.int64)
+    order = np.lexsort((m2, sums, n, high, low, number, config))
+    number, rows = number[order], Buckets(config, n, sums, m2, low, high).at(order)
+    first = np.flatnonzero(np.append(True, (np.diff(number) != 0) | (np.diff(rows.config) != 0)))
+    buckets = merged_buckets(rows, first)
+    return _disjoint(buckets.at(np.lexsort((buckets.min_ns, buckets.config))))
 
 
 def _disjoint(buckets: Buckets) -> Buckets:
-    """Merges buckets of one configuration that overlap: nights of one bucket, or disagreement on its edge."""
+    """Merges buckets of one configuration that overlap: two writers may disagree about a bucket's edge."""
     while True:
         starts = np.ones(buckets.n.size, dtype=np.bool_)
         starts[1:] = (buckets.config[1:] != buckets.config[:-1]) | (buckets.min_ns[1:] > buckets.max_ns[:-1])

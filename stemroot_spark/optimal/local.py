@@ -18,7 +18,7 @@ from stemroot_spark.optimal.plan import (
     plan_kernel_alone,
     plan_together,
 )
-from stemroot_spark.optimal.programme import cells_frontier
+from stemroot_spark.optimal.programme import Solved, cells_frontier, solution_rows
 
 
 def plan_histogram(histogram: pd.DataFrame, options: PlanOptions) -> OptimalPlan:
@@ -62,14 +62,16 @@ class LocalWork:
     def frontier(self, multipliers: Sequence[float], coarse: bool) -> pd.DataFrame:
         """kernel_frontier of every kernel, one after the other."""
         cells = self._ordered(coarse)
-        return pd.concat([cells_frontier(k, c, multipliers, self.model) for k, c in cells.items()])
+        solved = [Solved(k, c, cells_frontier(c, multipliers, self.model)) for k, c in cells.items()]
+        return solution_rows(solved, self.model)
 
     def alternatives(self, multiplier: float, excess_ns: float) -> pd.DataFrame:
         """kernel_alternatives of every kernel, one after the other."""
         cells = self._ordered(False)
-        return pd.concat(
-            [cells_alternatives(k, c, multiplier, excess_ns, self.model) for k, c in cells.items()]
-        )
+        solved = [
+            Solved(k, c, cells_alternatives(c, multiplier, excess_ns, self.model)) for k, c in cells.items()
+        ]
+        return solution_rows(solved, self.model)
 
     def simulate(
         self, strata: pd.DataFrame, factors: Mapping[int, float], *, seed: int, first: int, draws: int

@@ -21,6 +21,7 @@ from stemroot_spark.optimal.programme import (
     Intervals,
     SingleLaunch,
     Solution,
+    Solved,
     allowed_intervals,
     best_samples,
     check_multipliers,
@@ -68,20 +69,19 @@ def kernel_alternatives(
     rows, or a multiplier or excess that is negative.
     """
     cells = ordered_cells(frame, model)
-    return cells_alternatives(int(frame["kernel_id"].iloc[0]), cells, multiplier, excess_ns, model)
+    solutions = cells_alternatives(cells, multiplier, excess_ns, model)
+    return solution_rows([Solved(int(frame["kernel_id"].iloc[0]), cells, solutions)], model)
 
 
 def cells_alternatives(
-    kernel_id: int, cells: OrderedCells, multiplier: float, excess_ns: float, model: PlanningModel
-) -> pd.DataFrame:
+    cells: OrderedCells, multiplier: float, excess_ns: float, model: PlanningModel
+) -> list[Solution]:
     """kernel_alternatives from cells at hand."""
     check_multipliers([multiplier, excess_ns])
     alone = SingleLaunch(cells, model).solution(multiplier, excess_ns)
     if alone is not None:
-        solutions = [alone]
-    else:
-        solutions = _near_solutions(allowed_intervals(cells, model), multiplier, excess_ns)
-    return solution_rows(kernel_id, cells, solutions, model)
+        return [alone]
+    return _near_solutions(allowed_intervals(cells, model), multiplier, excess_ns)
 
 
 def _near_solutions(intervals: Intervals, multiplier: float, excess_ns: float) -> list[Solution]:

@@ -9,7 +9,7 @@ grouped pandas UDF calls, with FRONTIER_SCHEMA as its output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +57,14 @@ class Solution(NamedTuple):
     samples: IntArray
 
 
+class Solved(NamedTuple):
+    """Solutions of one kernel and the cells they speak of."""
+
+    kernel_id: int
+    cells: OrderedCells
+    solutions: list[Solution]
+
+
 def kernel_frontier(
     frame: pd.DataFrame, multipliers: Sequence[float], model: PlanningModel, *, coarse: bool = False
 ) -> pd.DataFrame:
@@ -67,13 +75,12 @@ def kernel_frontier(
     ladder; dual_ns then bounds nothing. DataError for bad rows or a negative multiplier.
     """
     cells = ordered_cells(frame, model, coarse=coarse)
-    return cells_frontier(int(frame["kernel_id"].iloc[0]), cells, multipliers, model)
+    solved = Solved(int(frame["kernel_id"].iloc[0]), cells, cells_frontier(cells, multipliers, model))
+    return solution_rows([solved], model)
 
 
-def cells_frontier(
-    kernel_id: int, cells: OrderedCells, multipliers: Sequence[float], model: PlanningModel
-) -> pd.DataFrame:
-    """kernel_frontier from cells at hand; a kernel that one launch serves best never builds its programme."""
+def cells_frontier(cells: OrderedCells, multipliers: Sequence[float], model: PlanningModel) -> list[Solution]:
+    """Optimal solution for each multiplier; a kernel that one launch serves best never builds its programme."""
     check_multipliers(multipliers)
     alone = SingleLaunch(cells, model)
     programme: Intervals | None = None
@@ -84,7 +91,7 @@ def cells_frontier(
             programme = programme or allowed_intervals(cells, model)
             solution = solve(programme, multiplier)
         solutions.append(solution)
-    return solution_rows(kernel_id, cells, solutions, model)
+    return solutions
 
 
 def check_multipliers(multipliers: Sequence[float]) -> None:
@@ -193,36 +200,44 @@ def solve(intervals: Intervals, multiplier: float) -> Solution:
     )
 
 
-def solution_rows(
-    kernel_id: int, cells: OrderedCells, solutions: Sequence[Solution], model: PlanningModel
-) -> pd.DataFrame:
-    """Rows of FRONTIER_SCHEMA for solutions of one kernel, strata in the order of the cells.
+def solution_rows(solved: Sequence[Solved], model: PlanningModel) -> pd.DataFrame:
+    """Rows of FRONTIER_SCHEMA for solutions of kernels, strata in the order of the cells.
 
     The interval of a stratum is closed and as tight as its launches. Whole configurations are listed by id, since
     launches of other configurations may lie in the same range of durations.
     """
+    columns = [_columns(kernel, model) for kernel in solved]
+    merged: dict[str, Any] = {
+        name: np.concatenate([part[name] for part in columns])
+        for name in FRONTIER_COLUMNS
+        if name != "launch_config_ids"
+    }
+    merged["launch_config_ids"] = [ids for part in columns for ids in part["launch_config_ids"]]
+    return pd.DataFrame({name: merged[name] for name in FRONTIER_COLUMNS})
+
+
+def _columns(solved: Solved, model: PlanningModel) -> dict[str, Any]:
+    kernel_id, cells, solutions = solved
     sizes = [s.starts.size for s in solutions]
     starts = np.concatenate([s.starts for s in solutions])
     stops = np.concatenate([s.stops for s in solutions])
-    n, mean, m2, between = exact_moments(cells, starts, stops)
+    moments = exact_moments(cells, starts, stops)
     strata = list(zip(starts.tolist(), stops.tolist(), strict=True))
-    return pd.DataFrame(
-        {
-            "kernel_id": np.full(starts.size, kernel_id),
-            "solution": np.repeat(np.arange(len(solutions), dtype=np.int32), sizes),
-            "multiplier": np.repeat([s.multiplier for s in solutions], sizes),
-            "dual_ns": np.repeat([s.dual_ns for s in solutions], sizes),
-            "stratum_id": np.concatenate([np.arange(size, dtype=np.int32) for size in sizes]),
-            "launch_config_ids": _config_ids(cells, starts, stops),
-            "lower_ns": np.array([cells.min_ns[a:b].min() for a, b in strata]),
-            "upper_ns": np.array([cells.max_ns[a:b].max() for a, b in strata]),
-            "n_population": n,
-            "n_samples": np.concatenate([s.samples for s in solutions]),
-            "mean_ns": mean,
-            "stddev_ns": np.sqrt(m2 / np.maximum(n - 1, 1)),
-            "model_stddev_ns": np.sqrt(model.expected_variance(n, mean, m2, between)),
-        }
-    )
+    return {
+        "kernel_id": np.full(starts.size, kernel_id),
+        "solution": np.repeat(np.arange(len(solutions), dtype=np.int32), sizes),
+        "multiplier": np.repeat([s.multiplier for s in solutions], sizes),
+        "dual_ns": np.repeat([s.dual_ns for s in solutions], sizes),
+        "stratum_id": np.concatenate([np.arange(size, dtype=np.int32) for size in sizes]),
+        "launch_config_ids": _config_ids(cells, starts, stops),
+        "lower_ns": np.array([cells.min_ns[a:b].min() for a, b in strata]),
+        "upper_ns": np.array([cells.max_ns[a:b].max() for a, b in strata]),
+        "n_population": moments.n,
+        "n_samples": np.concatenate([s.samples for s in solutions]),
+        "mean_ns": moments.mean_ns,
+        "stddev_ns": np.sqrt(moments.m2 / np.maximum(moments.n - 1, 1)),
+        "model_stddev_ns": np.sqrt(model.expected_variance(*moments)),
+    }
 
 
 def _config_ids(cells: OrderedCells, starts: IntArray, stops: IntArray) -> list[list[int] | None]:

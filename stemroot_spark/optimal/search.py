@@ -145,20 +145,25 @@ class Search:
         return self.candidates.master(bound)
 
     def _chosen(self, bound: float, master: Master) -> Selection:
-        """Best choice of one solution per kernel; widens the excess until one keeps the bound."""
+        """Best choice of one solution per kernel: first one that keeps the bound, then the best below its excess."""
         choices = self.candidates.choices()
-        excess = 0.02 * master.value_ns
-        while True:
+        limit = 4.0 * (self.total_ns + master.multiplier * bound)
+        excess, choice = 0.02 * master.value_ns, None
+        while choice is None and excess < limit:
             choice = choose(choices, master.multiplier, bound, excess, _MAX_LABELS)
-            if choice is not None:
-                break
             excess *= 4.0
-            if excess > 4.0 * self.total_ns + 4.0 * master.multiplier * bound:
-                # Thinning may lose the only plan that keeps the bound; the least variances always do.
-                choice = np.array([c.variance.argmin() for c in choices])
-                break
-        rows = self.candidates.rows(choice)
-        return self._selection(rows, bound)
+        if choice is None:
+            # Thinning may lose every plan that keeps the bound; the least variances always keep it.
+            choice = np.array([c.variance.argmin() for c in choices])
+        first = self._selection(self.candidates.rows(choice), bound)
+        above = first.cost_ns - master.value_ns
+        if above <= excess / 4.0:
+            return first
+        choice = choose(choices, master.multiplier, bound, above * (1.0 + _ROUNDING), _MAX_LABELS)
+        if choice is None:
+            return first
+        second = self._selection(self.candidates.rows(choice), bound)
+        return min((first, second), key=lambda selection: selection.cost_ns)
 
     def _add_alternatives(self, bound: float, selection: Selection) -> None:
         best = max(self.duals, key=lambda d: d.value_ns - d.multiplier * bound)
