@@ -129,11 +129,7 @@ def kernel_moments(histogram: DataFrame) -> DataFrame:
     shift = (F.col("reference_ns") - F.col("centre_ns")).cast("decimal(19,0)")
     above = (F.col("sum_ns") - F.col("n") * F.col("reference_ns")).cast("decimal(19,0)")
     n = F.col("n").cast("decimal(12,0)")
-    square = (
-        F.col("sum_sq")
-        + (2 * shift * above).cast("decimal(38,0)")
-        + (n * (shift * shift).cast("decimal(26,0)"))
-    )
+    square = F.col("sum_sq") + (2 * shift * above).cast("decimal(38,0)") + n * (shift * shift)
     offset = F.col("total_ns") - F.col("n") * F.col("centre_ns")
     variance = (F.col("square") - offset.cast("double") * offset / F.col("n")) / F.col("n")
     return (
