@@ -83,6 +83,13 @@ class Jobs:
             rows = rows[rows[column] == value]
         return rows.reset_index(drop=True)
 
+    def ranks(self, run_id: str) -> dict[tuple[str, int], int]:
+        """Rank of every process of a run, by source name and process key."""
+        ledger = self.table("trace_files", run_id=run_id)
+        found = ledger[ledger["status"] == "ingested"]
+        keys = zip(found["source_uri"], found["process_key"].map(int), strict=True)
+        return dict(zip(keys, found["rank"].map(int), strict=True))
+
     def versions(self) -> dict[str, int]:
         """Version of every table that was written to; reading creates absent ones at version 0."""
         versions = {
