@@ -16,7 +16,7 @@ from typing import Any
 from stemroot_spark.errors import ConfigError, UsageError
 from stemroot_spark.resources import read_text
 
-FORMATS = ("auto", "nsys-parquet", "nsys-sqlite")
+FORMATS = ("auto", "nsys-parquet", "nsys-sqlite", "nsys-csv", "kineto")
 METHODS = ("stem-root", "stem-root-paper")
 GUARANTEES = ("per-kernel",)
 COMMUNICATION = ("exclude", "include")

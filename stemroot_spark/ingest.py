@@ -15,16 +15,17 @@ from stemroot_spark.config import IngestConfig
 from stemroot_spark.errors import SourceError, TooManyBadSourcesError, UsageError
 from stemroot_spark.fingerprint import Fingerprint, digest_of_strings
 from stemroot_spark.launches import (
-    KernelRows,
+    Readable,
     count_processes,
     kernel_dictionary,
     launch_config_id,
     number_launches,
     read_kernel_rows,
+    with_ranks,
     with_reject_reason,
 )
 from stemroot_spark.progress import log, stage
-from stemroot_spark.sources import nsys_parquet
+from stemroot_spark.sources import nsys_parquet, text_traces
 from stemroot_spark.sources import nsys_schema as nsys
 from stemroot_spark.sources.discover import Source, discover
 from stemroot_spark.sources.probe import PROBE_SCHEMA, Probe, probe
@@ -32,6 +33,7 @@ from stemroot_spark.tables import JobWrites, Warehouse
 
 _PROBE_TASKS = 256
 _SHOWN = 10
+_NULLABLE_INTEGERS = ("size_bytes", "n_rows", "session_start_ns", "claimed_rank", "world_size")
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,7 @@ def probe_sources(spark: SparkSession, sources: list[Source], wanted_format: str
     def look(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in frames:
             rows = [probe(sources[index], wanted_format).row(index) for index in frame["id"]]
-            yield pd.DataFrame(rows).astype(
-                dict.fromkeys(("size_bytes", "n_rows", "session_start_ns"), "Int64")
-            )
+            yield pd.DataFrame(rows).astype(dict.fromkeys(_NULLABLE_INTEGERS, "Int64"))
 
     rows = (
         spark.range(0, n_sources, 1, min(n_sources, _PROBE_TASKS)).mapInPandas(look, PROBE_SCHEMA).collect()
@@ -130,9 +130,9 @@ def _write_run(
         raise SourceError(
             f"none of the {len(probed)} sources can be ingested; reasons stand in table trace_files: {_reasons(probed)}"
         )
-    source = _read_rows(spark, good, config.rows_per_batch)
+    source = read_kernel_rows(spark, _readable(good), config.rows_per_batch)
     rows = source.rows.transform(with_reject_reason, config.max_duration_ns)
-    processes = count_processes(rows, rank).persist()
+    processes = count_processes(rows).transform(with_ranks, _claims(spark, good), rank).persist()
     try:
         _check_all_read(processes, good)
         if rank is not None and processes.count() > 1:
@@ -141,13 +141,10 @@ def _write_run(
                 "one report with one process"
             )
         writes.replace("trace_files", _ingested(ledger, processes).unionByName(_quarantined(ledger)))
-        writes.insert_new(
-            "kernels",
-            kernel_dictionary(source.names.select("kernel_id", "kernel_name").distinct()),
-            "kernel_id",
-        )
+        writes.insert_new("kernels", kernel_dictionary(source.names), "kernel_id")
         configs = source.rows.select(launch_config_id().alias("launch_config_id"), *nsys.CONFIG_COLUMNS)
         writes.insert_new("launch_configs", configs.distinct(), "launch_config_id")
+        n_contested = processes.where("is_contested").count()
         n_launches = writes.replace("kernel_launches", _launches(rows, processes, run_id)).rows
     finally:
         processes.unpersist()
@@ -156,7 +153,16 @@ def _write_run(
         raise SourceError(
             "no kernel launch is left after rejecting bad rows; see rejected_by_reason in trace_files"
         )
-    writes.finish(_run_header(warehouse, probed, run_id, workload, rank, n_launches))
+    header = _run_header(
+        warehouse,
+        probed,
+        run_id,
+        workload,
+        has_given_rank=rank is not None,
+        n_contested=n_contested,
+        n_launches=n_launches,
+    )
+    writes.finish(header)
 
 
 def _launches(rows: DataFrame, processes: DataFrame, run_id: str) -> DataFrame:
@@ -176,16 +182,26 @@ def _launches(rows: DataFrame, processes: DataFrame, run_id: str) -> DataFrame:
     )
 
 
-def _read_rows(spark: SparkSession, good: list[Probed], rows_per_batch: int) -> KernelRows:
-    parquet = [
-        nsys_parquet.ParquetSource(
-            entry.index, entry.source.uri, str(entry.probe.kernel_columns), str(entry.probe.string_columns)
-        )
-        for entry in good
-        if entry.probe.format == "nsys-parquet"
-    ]
-    sqlite = {entry.index: entry.source.uri for entry in good if entry.probe.format == "nsys-sqlite"}
-    return read_kernel_rows(spark, parquet, sqlite, rows_per_batch)
+def _readable(good: list[Probed]) -> Readable:
+    found = Readable([], {}, {})
+    for entry in good:
+        result, uri = entry.probe, entry.source.uri
+        if result.format == "nsys-parquet":
+            columns = (str(result.kernel_columns), str(result.string_columns))
+            found.parquet.append(nsys_parquet.ParquetSource(entry.index, uri, *columns))
+        elif result.format == "nsys-sqlite":
+            found.sqlite[entry.index] = uri
+        else:
+            hints = str(result.reader_hints)
+            found.text[entry.index] = text_traces.TextSource(uri, str(result.format), hints)
+    return found
+
+
+def _claims(spark: SparkSession, good: list[Probed]) -> DataFrame:
+    rows = [(e.index, e.probe.claimed_rank, e.probe.claim_source, e.source.name) for e in good]
+    return spark.createDataFrame(
+        rows, "source_index BIGINT, claimed_rank BIGINT, claim_source STRING, source_name STRING"
+    )
 
 
 def _check_all_read(processes: DataFrame, good: list[Probed]) -> None:
@@ -233,7 +249,7 @@ def _ingested(ledger: DataFrame, processes: DataFrame) -> DataFrame:
     return (
         ledger.join(processes, "source_index", how="inner")
         .withColumn("process_key", unsigned.cast("decimal(20,0)").cast("string"))
-        .drop("source_index")
+        .drop("source_index", "is_contested")
     )
 
 
@@ -259,42 +275,62 @@ def _run_header(
     probed: list[Probed],
     run_id: str,
     workload: str | None,
-    rank: int | None,
+    *,
+    has_given_rank: bool,
+    n_contested: int,
     n_launches: int,
 ) -> DataFrame:
     n_bad = sum(entry.probe.reason is not None for entry in probed)
     gpu_names = {entry.probe.gpu_name for entry in probed if entry.probe.gpu_name}
-    kernels = (
+    told_world = max((entry.probe.world_size or 0 for entry in probed), default=0)
+    present = F.array_sort(F.collect_set(F.when(F.col("n_kernels_kept") > 0, F.col("rank"))))
+    # A rank given by the operator says nothing about the others.
+    world_size = F.greatest(F.lit(told_world), F.lit(0) if has_given_rank else F.max("rank") + 1)
+    missing = F.array_except(F.expr("sequence(0, world_size - 1)"), F.col("present"))
+    is_known = F.col("world_size") > 0
+    problems = F.array(
+        F.when(F.lit(n_bad > 0), F.lit(f"{n_bad} of {len(probed)} sources quarantined")),
+        F.when(F.lit(n_contested > 0), F.lit(f"{n_contested} processes claim a rank that another has")),
+        F.when(F.size("ranks_missing") > 0, F.format_string("%d ranks missing", F.size("ranks_missing"))),
+    )
+    reason = F.concat_ws("; ", problems)
+    return (
+        warehouse.read("trace_files")
+        .where((F.col("run_id") == run_id) & (F.col("status") == "ingested"))
+        .agg(
+            world_size.cast("int").alias("world_size"),
+            present.alias("present"),
+            F.timestamp_micros(F.expr("min(session_start_ns) div 1000")).alias("started_at_utc"),
+        )
+        .withColumn("ranks_missing", F.when(is_known, missing))
+        .select(
+            F.lit(run_id).alias("run_id"),
+            F.lit(workload).cast("string").alias("workload"),
+            F.lit(gpu_names.pop() if len(gpu_names) == 1 else None).cast("string").alias("gpu_name"),
+            F.when(is_known, F.col("world_size")).alias("world_size"),
+            F.size("present").alias("ranks_present"),
+            "ranks_missing",
+            (reason == "").alias("is_complete"),
+            F.lit(None).cast("boolean").alias("is_windowed"),
+            F.nullif(reason, F.lit("")).alias("incomplete_reason"),
+            F.lit(len(probed)).cast("bigint").alias("n_sources"),
+            F.lit(n_bad).cast("bigint").alias("n_sources_quarantined"),
+            F.lit(n_launches).cast("bigint").alias("n_launches"),
+            "started_at_utc",
+            F.current_timestamp().alias("ingested_at"),
+        )
+        .crossJoin(_kernel_counts(warehouse, run_id))
+    )
+
+
+def _kernel_counts(warehouse: Warehouse, run_id: str) -> DataFrame:
+    return (
         warehouse.read("kernel_launches")
         .where(F.col("run_id") == run_id)
         .select("kernel_id")
         .distinct()
         .join(F.broadcast(warehouse.read("kernels")), "kernel_id", how="inner")
         .agg(F.count("*").alias("n_kernels"), F.count_if("is_communication").alias("n_communication_kernels"))
-    )
-    known_world = F.count("rank").cast("int") if rank is None else F.lit(None).cast("int")
-    return (
-        warehouse.read("trace_files")
-        .where((F.col("run_id") == run_id) & (F.col("status") == "ingested"))
-        .agg(
-            F.lit(run_id).alias("run_id"),
-            F.lit(workload).cast("string").alias("workload"),
-            F.lit(gpu_names.pop() if len(gpu_names) == 1 else None).cast("string").alias("gpu_name"),
-            known_world.alias("world_size"),
-            F.count_if(F.col("n_kernels_kept") > 0).cast("int").alias("ranks_present"),
-            F.lit(None if rank is not None else []).cast("array<int>").alias("ranks_missing"),
-            F.lit(n_bad == 0).alias("is_complete"),
-            F.lit(None).cast("boolean").alias("is_windowed"),
-            F.lit(f"{n_bad} sources quarantined" if n_bad else None)
-            .cast("string")
-            .alias("incomplete_reason"),
-            F.lit(len(probed)).cast("bigint").alias("n_sources"),
-            F.lit(n_bad).cast("bigint").alias("n_sources_quarantined"),
-            F.lit(n_launches).cast("bigint").alias("n_launches"),
-            F.timestamp_micros(F.expr("min(session_start_ns) div 1000")).alias("started_at_utc"),
-            F.current_timestamp().alias("ingested_at"),
-        )
-        .crossJoin(kernels)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 
@@ -12,24 +12,29 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from stemroot_spark.kernels import COMMUNICATION, category, short_name
-from stemroot_spark.sources import nsys_parquet, nsys_sqlite
+from stemroot_spark.sources import events, identity, nsys_parquet, nsys_sqlite, text_traces
 from stemroot_spark.sources import nsys_schema as nsys
 
-REJECT_REASONS = (
-    "null_time",
-    "end_before_start",
-    "zero_duration",
-    "impossible_duration",
-    "null_name",
-)
+REJECT_REASONS = (*events.REJECT_REASONS, "impossible_duration")
+RANKS_SCHEMA = "source_index BIGINT, process_key BIGINT, rank INT, rank_source STRING, is_contested BOOLEAN"
+
+
+@dataclass(frozen=True)
+class Readable:
+    """Usable sources by the way they are read; maps are source index -> URI or source."""
+
+    parquet: list[nsys_parquet.ParquetSource]
+    sqlite: dict[int, str]
+    text: dict[int, text_traces.TextSource]
 
 
 @dataclass(frozen=True)
 class KernelRows:
     """Kernel rows of all sources, with what was cached to read no source more often than needed.
 
-    ``rows``: source_index, the columns of ``nsys_schema.KERNEL_COLUMNS`` and kernel_id, null where the name is unknown.
-    ``names``: source_index, name_id, kernel_name, kernel_id of the names that rows refer to.
+    ``rows``: source_index, the columns of ``nsys_schema.KERNEL_COLUMNS`` without name_id, kernel_id (null where the
+    name is unknown) and read_problem (why the reader rejects the row). ``names``: kernel_id and kernel_name of the
+    kernels that rows refer to.
     """
 
     rows: DataFrame
@@ -42,32 +47,41 @@ class KernelRows:
             frame.unpersist()
 
 
-def read_kernel_rows(
-    spark: SparkSession,
-    parquet: Iterable[nsys_parquet.ParquetSource],
-    sqlite: Mapping[int, str],
-    rows_per_batch: int,
-) -> KernelRows:
-    """Kernel rows of folders of tables and of sqlite files (source index -> URI).
+def read_kernel_rows(spark: SparkSession, sources: Readable, rows_per_batch: int) -> KernelRows:
+    """Kernel rows of sources of all formats.
 
-    The ids of the few names in use are joined to the rows rather than the names, so that a wide table never carries
-    text. Rows of sqlite files are cached, on disk where memory is short: to parse them again would cost more.
+    Rows that a Python reader parsed are cached, on disk where memory is short: to parse them again would cost more.
     """
-    folders = list(parquet)
+    parts = []
+    if sources.parquet or sources.sqlite:
+        parts.append(_rows_with_string_ids(spark, sources, rows_per_batch))
+    if sources.text:
+        parts.append(_rows_of_text(spark, sources.text, rows_per_batch))
+    names = reduce(DataFrame.unionByName, [part.names for part in parts]).distinct()
+    rows = reduce(DataFrame.unionByName, [part.rows for part in parts])
+    return KernelRows(
+        rows.withColumn("process_key", F.coalesce("process_key", F.lit(0))),
+        names,
+        tuple(frame for part in parts for frame in part.cached),
+    )
+
+
+def _rows_with_string_ids(spark: SparkSession, sources: Readable, rows_per_batch: int) -> KernelRows:
+    """Rows of nsys exports. The ids of the few names in use are joined to them, so that they never carry text."""
     rows, strings, cached = [], [], []
-    if folders:
-        rows.append(nsys_parquet.kernel_rows(spark, folders))
+    if sources.parquet:
+        rows.append(nsys_parquet.kernel_rows(spark, sources.parquet))
         used = rows[0].select("source_index", "name_id").distinct()
         strings.append(
-            nsys_parquet.kernel_strings(spark, folders).join(
+            nsys_parquet.kernel_strings(spark, sources.parquet).join(
                 used, ["source_index", "name_id"], how="left_semi"
             )
         )
-    if sqlite:
-        parsed = nsys_sqlite.kernel_rows(spark, sqlite, rows_per_batch).persist(StorageLevel.MEMORY_AND_DISK)
-        cached.append(parsed)
+    if sources.sqlite:
+        parsed = nsys_sqlite.kernel_rows(spark, sources.sqlite, rows_per_batch)
+        cached.append(parsed.persist(StorageLevel.MEMORY_AND_DISK))
         rows.append(parsed)
-        strings.append(nsys_sqlite.kernel_strings(spark, sqlite))
+        strings.append(nsys_sqlite.kernel_strings(spark, sources.sqlite))
     names = (
         reduce(DataFrame.unionByName, strings)
         .dropDuplicates(["source_index", "name_id"])
@@ -77,30 +91,41 @@ def read_kernel_rows(
     ids = names.select("source_index", "name_id", "kernel_id")
     joined = (
         reduce(DataFrame.unionByName, rows)
-        .withColumn("process_key", F.coalesce("process_key", F.lit(0)))
         .join(F.broadcast(ids), ["source_index", "name_id"], how="left")
+        .withColumn("read_problem", F.lit(None).cast("string"))
+        .drop("name_id")
     )
-    return KernelRows(joined, names, (names, *cached))
+    return KernelRows(joined, names.select("kernel_id", "kernel_name"), (names, *cached))
+
+
+def _rows_of_text(
+    spark: SparkSession, sources: dict[int, text_traces.TextSource], rows_per_batch: int
+) -> KernelRows:
+    parsed = text_traces.event_rows(spark, sources, rows_per_batch).persist(StorageLevel.MEMORY_AND_DISK)
+    identified = parsed.withColumn(
+        "kernel_id", F.when(F.col("kernel_name").isNotNull(), F.xxhash64("kernel_name"))
+    )
+    names = identified.where(F.col("kernel_id").isNotNull()).select("kernel_id", "kernel_name").distinct()
+    rows = identified.withColumnRenamed("reject_reason", "read_problem").drop("kernel_name")
+    return KernelRows(rows, names, (parsed,))
 
 
 def with_reject_reason(rows: DataFrame, max_duration_ns: int) -> DataFrame:
     """Add duration_ns and reject_reason, which is null for a row that becomes a launch."""
     duration = F.try_subtract("end_ns", "start_ns")
-    reason = (
+    reason = F.coalesce(
+        F.col("read_problem"),
         F.when(F.col("start_ns").isNull() | F.col("end_ns").isNull(), "null_time")
         .when(F.col("end_ns") < F.col("start_ns"), "end_before_start")
         .when(F.col("end_ns") == F.col("start_ns"), "zero_duration")
         .when(duration.isNull() | (duration > max_duration_ns), "impossible_duration")
-        .when(F.col("kernel_id").isNull(), "null_name")
+        .when(F.col("kernel_id").isNull(), "null_name"),
     )
     return rows.withColumns({"duration_ns": duration, "reject_reason": reason})
 
 
-def count_processes(rows: DataFrame, rank: int | None) -> DataFrame:
-    """Per source and process: rows read, kept and rejected by reason, and the rank.
-
-    Processes take ranks in the order of (source name, process key as an unsigned number), or the given one.
-    """
+def count_processes(rows: DataFrame) -> DataFrame:
+    """Per source and process: rows read, kept and rejected, and a JSON object of the reasons."""
     by_reason = F.to_json(
         F.map_filter(
             F.create_map(
@@ -113,17 +138,27 @@ def count_processes(rows: DataFrame, rank: int | None) -> DataFrame:
             lambda _, n: n > 0,
         )
     )
-    counted = rows.groupBy("source_index", "process_key").agg(
+    return rows.groupBy("source_index", "process_key").agg(
         F.count("*").alias("n_kernels_read"),
         F.count_if(F.col("reject_reason").isNull()).alias("n_kernels_kept"),
         F.count("reject_reason").alias("n_kernels_rejected"),
         by_reason.alias("rejected_by_reason"),
     )
-    order = Window.orderBy("source_index", F.col("process_key") < 0, "process_key")
-    number = F.row_number().over(order) - 1 if rank is None else F.lit(rank)
-    return counted.withColumns(
-        {"rank": number.cast("int"), "rank_source": F.lit("order" if rank is None else "option")}
-    )
+
+
+def with_ranks(processes: DataFrame, claims: DataFrame, rank: int | None) -> DataFrame:
+    """Add rank, rank_source and is_contested to processes; ``claims`` has the rank that each source claims.
+
+    ``rank`` is the operator's word for the one process there is.
+    """
+    if rank is not None:
+        return processes.withColumns(
+            {"rank": F.lit(rank), "rank_source": F.lit("option"), "is_contested": F.lit(False)}
+        )
+    claimed = processes.join(claims, "source_index", how="left").select(*identity.PROCESS_COLUMNS)
+    # One group: a row per process, and the rank of each depends on all others.
+    ranks = claimed.groupBy().applyInPandas(identity.assign_ranks, RANKS_SCHEMA)
+    return processes.join(F.broadcast(ranks), ["source_index", "process_key"], how="inner")
 
 
 def launch_config_id() -> Column:

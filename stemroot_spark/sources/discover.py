@@ -15,7 +15,17 @@ from stemroot_spark.sources.storage import locate, read_start
 SQLITE_MAGIC = b"SQLite format 3\0"
 _GLOB = re.compile(r"[*?[]")
 # Files by whose name a user means a trace: unreadable ones are quarantined, any other file is passed over.
-_TRACE_SUFFIXES = (".sqlite", ".parquet", ".nsys-rep", ".qdrep", ".db")
+_TRACE_SUFFIXES = (
+    ".sqlite",
+    ".parquet",
+    ".nsys-rep",
+    ".qdrep",
+    ".db",
+    ".csv",
+    ".csv.gz",
+    ".json",
+    ".json.gz",
+)
 _MAX_DEPTH = 4
 
 
@@ -39,8 +49,8 @@ def discover(uris: list[str]) -> list[Source]:
         sources = [source for match in _expand(uri) for source in _sources_of(match)]
         if not sources:
             raise UsageError(
-                f"--source {uri}: no trace in this folder; expected nsys .sqlite files or folders of .parquet tables "
-                "(nsys export --type=sqlite or --type=parquetdir)"
+                f"--source {uri}: no trace in this folder; expected nsys exports (.sqlite, folders of .parquet tables, "
+                "stats .csv) or Kineto .json traces"
             )
         for source in sources:
             known = found.get(source.uri)

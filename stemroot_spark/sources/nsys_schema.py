@@ -15,6 +15,8 @@ STRING_TABLE = "StringIds"
 EXPORT_METADATA_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 SESSION_TABLE = "TARGET_INFO_SESSION_START_TIME"
 GPU_TABLE = "TARGET_INFO_GPU"
+# Where nsys records the environment; read by allow-list only, see identity.py.
+ENVIRONMENT_TABLES = ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE")
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,36 @@ from pyarrow import fs
 
 from stemroot_spark.fingerprint import canonical_json
 from stemroot_spark.sources import nsys_schema as nsys
+from stemroot_spark.sources import text_traces
 from stemroot_spark.sources.discover import SQLITE_MAGIC, Source
+from stemroot_spark.sources.events import ReaderReport
+from stemroot_spark.sources.identity import (
+    RANK_KEYS,
+    WORLD_SIZE_KEYS,
+    environment_numbers,
+    first_of,
+    rank_in_name,
+)
 from stemroot_spark.sources.nsys_sqlite import open_sqlite
 from stemroot_spark.sources.storage import local_copy, locate, read_start, update_digest
 
 PROBE_SCHEMA = (
     "source_index BIGINT, format STRING, content_id STRING, size_bytes BIGINT, n_rows BIGINT, "
     "producer_version STRING, schema_version STRING, session_start_ns BIGINT, gpu_name STRING, "
-    "kernel_columns STRING, string_columns STRING, reason STRING"
+    "claimed_rank BIGINT, claim_source STRING, world_size BIGINT, kernel_columns STRING, string_columns STRING, "
+    "reader_hints STRING, reason STRING"
 )
+_START_BYTES = 64 << 10
 _EXPORT_HINT = "export the report again with nsys export"
 
 
 @dataclass
 class Probe:
-    """What a source is; ``reason`` is None for a usable one. Column lists are JSON objects name -> Arrow type."""
+    """What a source is; ``reason`` is None for a usable one.
+
+    ``claimed_rank`` is what the source itself says (``claim_source``: environment, distributedInfo or name). Column
+    lists are JSON objects name -> Arrow type; ``reader_hints`` is for readers of text.
+    """
 
     format: str | None = None
     content_id: str | None = None
@@ -42,8 +57,12 @@ class Probe:
     schema_version: str | None = None
     session_start_ns: int | None = None
     gpu_name: str | None = None
+    claimed_rank: int | None = None
+    claim_source: str | None = None
+    world_size: int | None = None
     kernel_columns: str | None = None
     string_columns: str | None = None
+    reader_hints: str | None = None
     reason: str | None = None
 
     def row(self, source_index: int) -> dict[str, Any]:
@@ -59,18 +78,15 @@ def probe(source: Source, wanted_format: str) -> Probe:
     """Look at one source; never raises for what is wrong with the source itself."""
     result = Probe()
     try:
+        result.format = "nsys-parquet" if source.is_folder else _recognise(source.uri)
+        if wanted_format not in ("auto", result.format):
+            raise _Unusable(f"is {result.format}, but --format {wanted_format} was asked for")
         if source.is_folder:
-            result.format = "nsys-parquet"
-            _check_format(wanted_format, result.format)
             _probe_parquet_folder(source.uri, result)
         else:
-            result.format = _recognise(source.uri)
-            _check_format(wanted_format, result.format)
-            with local_copy(source.uri) as path:
-                _probe_sqlite(path, result)
-            digest = hashlib.blake2b(digest_size=16)
-            result.size_bytes = update_digest(digest, source.uri)
-            result.content_id = digest.hexdigest()
+            _probe_file(source.uri, result)
+        if result.claimed_rank is None:
+            result.claimed_rank, result.claim_source = rank_in_name(source.name), "name"
     except _Unusable as problem:
         result.reason = str(problem)
     except OSError as error:
@@ -88,21 +104,41 @@ def table_file(uri: str, table: str) -> str | None:
 
 
 def _recognise(uri: str) -> str:
-    start = read_start(uri, 16)
+    start = read_start(uri, _START_BYTES)
     if not start:
         raise _Unusable("the file is empty")
-    if start == SQLITE_MAGIC:
+    if start.startswith(SQLITE_MAGIC):
         return "nsys-sqlite"
     if start[:4] == b"PAR1":
         raise _Unusable("a single Parquet table; name the folder that holds all tables of the export instead")
-    raise _Unusable(
-        "not a trace format that is known here; export it with nsys export --type=sqlite or parquetdir"
-    )
+    text_format = text_traces.recognise(start)
+    if text_format is None:
+        raise _Unusable(
+            "not a trace format that is known here; export it with nsys export --type=sqlite or parquetdir"
+        )
+    return text_format
 
 
-def _check_format(wanted: str, found: str) -> None:
-    if wanted not in ("auto", found):
-        raise _Unusable(f"is {found}, but --format {wanted} was asked for")
+def _probe_file(uri: str, result: Probe) -> None:
+    if result.format == "nsys-sqlite":
+        with local_copy(uri) as path:
+            _probe_sqlite(path, result)
+    else:
+        _take_report(text_traces.probe_text(uri, str(result.format)), result)
+    digest = hashlib.blake2b(digest_size=16)
+    result.size_bytes = update_digest(digest, uri)
+    result.content_id = digest.hexdigest()
+
+
+def _take_report(report: ReaderReport, result: Probe) -> None:
+    if report.reason is not None:
+        raise _Unusable(report.reason)
+    result.n_rows = report.n_events
+    result.producer_version, result.schema_version = report.producer_version, report.schema_version
+    result.session_start_ns, result.gpu_name = report.session_start_ns, report.gpu_name
+    result.claimed_rank, result.world_size = report.rank, report.world_size
+    result.claim_source = "distributedInfo"
+    result.reader_hints = text_traces.reader_hints(report)
 
 
 def _probe_parquet_folder(uri: str, result: Probe) -> None:
@@ -125,7 +161,7 @@ def _probe_parquet_folder(uri: str, result: Probe) -> None:
 
 
 def _context_tables() -> tuple[str, ...]:
-    return (*nsys.EXPORT_METADATA_TABLES, nsys.SESSION_TABLE, nsys.GPU_TABLE)
+    return (*nsys.EXPORT_METADATA_TABLES, *nsys.ENVIRONMENT_TABLES, nsys.SESSION_TABLE, nsys.GPU_TABLE)
 
 
 def _parquet_schema(uri: str) -> tuple[dict[str, str], int]:
@@ -179,6 +215,9 @@ def _take_context(result: Probe, tables: dict[str, list[dict[str, Any]]]) -> Non
     )
     names = {_text(row.get("name")) for row in tables.get(nsys.GPU_TABLE, [])} - {None, ""}
     result.gpu_name = names.pop() if len(names) == 1 else None
+    numbers = environment_numbers(tables)
+    result.claimed_rank, result.claim_source = first_of(RANK_KEYS, numbers), "environment"
+    result.world_size = first_of(WORLD_SIZE_KEYS, numbers)
 
 
 def _text(value: Any) -> str | None:

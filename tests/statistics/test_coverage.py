@@ -106,7 +106,9 @@ def coverage(hits: list[bool]) -> tuple[float, float]:
 
 def test_intervals_cover_unseen_nights_when_every_night_draws_its_own_sample(plan: Plan) -> None:
     noise = SPEC.noise_between_nights
-    hits = [covers(plan, draw(plan, seed=night), night_durations(night), noise) for night in range(1, NIGHTS + 1)]
+    hits = [
+        covers(plan, draw(plan, seed=night), night_durations(night), noise) for night in range(1, NIGHTS + 1)
+    ]
     share, error = coverage(hits)
     print(f"fleet seed {SPEC.seed}, nights and draw seeds 1..{NIGHTS}: coverage {share:.3f} +- {error:.3f}")
     assert share >= 0.94
