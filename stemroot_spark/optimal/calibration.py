@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stemroot_spark.errors import DataError
-from stemroot_spark.optimal.cells import Buckets, config_buckets, merged_buckets
+from stemroot_spark.optimal.buckets import Buckets, config_buckets, merged_buckets
 from stemroot_spark.optimal.model import PlanningModel
 
 IntArray = npt.NDArray[np.int64]
@@ -31,7 +31,7 @@ DRAWS = 4_000
 _CLOSE_ERRORS = 3.0
 _MORE_DRAWS = 16_000
 MAX_ROUNDS = 12
-_LEAST_SHRINK, _MOST_SHRINK = 0.99, 0.5
+_LEAST_SHRINK, _MOST_SHRINK = 0.01, 0.5
 
 _BLOCK = 4_000
 _BUCKETS_PER_STRATUM = 256
@@ -72,11 +72,12 @@ def calibrate(
 ) -> Calibrated[Plan]:
     """Plans for epsilon, or for the first smaller one whose simulated coverage of epsilon is the confidence.
 
-    Each round shrinks by the ratio in which the error's quantile exceeds epsilon. If no round reaches the
+    Each round shrinks by the ratio in which the error's quantile exceeds epsilon, and by at least 1, 2, 4, ...
+    percent: plans are lumpy, and a smaller epsilon may bring the same one again. If no round reaches the
     confidence, the plan that came closest is returned with reached=False.
     """
     aim, best = epsilon, None
-    for _ in range(rounds):
+    for number in range(rounds):
         plan = plan_for(aim)
         coverage = _simulated(plan, draw, epsilon, confidence, draws)
         current = Calibrated(plan, aim, coverage, coverage.share >= confidence)
@@ -84,7 +85,8 @@ def calibrate(
             return current
         if best is None or coverage.share > best.coverage.share:
             best = current
-        aim *= min(max(epsilon / coverage.error_quantile, _MOST_SHRINK), _LEAST_SHRINK)
+        least = 1.0 - _LEAST_SHRINK * 2.0**number
+        aim *= max(min(epsilon / coverage.error_quantile, least), _MOST_SHRINK)
     if best is None:
         raise DataError("calibration without rounds")
     return best
@@ -108,18 +110,32 @@ def coverage_of(error: FloatArray, total: FloatArray, epsilon: float, confidence
 
 
 def simulate_kernel(
-    frame: pd.DataFrame, strata: pd.DataFrame, model: PlanningModel, *, seed: int, first: int, draws: int
+    frame: pd.DataFrame,
+    strata: pd.DataFrame,
+    model: PlanningModel,
+    *,
+    seed: int,
+    first: int,
+    draws: int,
+    factor: float = 1.0,
 ) -> pd.DataFrame:
     """Errors of the estimated time of one kernel under the planning model, as rows of DRAWS_SCHEMA.
 
     frame: histogram rows as for kernel_frontier. strata: the kernel's rows of a plan (launch_config_ids,
     lower_ns, upper_ns, n_population, n_samples). Each draw takes a sample, a lognormal factor per
-    configuration and the noise of every launch, and compares estimate and truth of the simulated time. Draw
-    numbers first to first + draws depend on seed and kernel alone. DataError when strata and rows disagree.
+    configuration and the noise of every launch, and compares estimate and truth of the simulated time, both
+    scaled by factor. Draw numbers first to first + draws depend on seed and kernel alone. DataError when strata
+    and rows disagree.
     """
-    buckets = config_buckets(frame, model.use_configurations)
     return simulate_buckets(
-        int(frame["kernel_id"].iloc[0]), buckets, strata, model, seed=seed, first=first, draws=draws
+        int(frame["kernel_id"].iloc[0]),
+        config_buckets(frame, model.use_configurations),
+        strata,
+        model,
+        seed=seed,
+        first=first,
+        draws=draws,
+        factor=factor,
     )
 
 
@@ -134,7 +150,7 @@ def simulate_buckets(
     draws: int,
     factor: float = 1.0,
 ) -> pd.DataFrame:
-    """simulate_kernel from buckets at hand; factor scales all simulated times of the kernel."""
+    """simulate_kernel from buckets at hand."""
     parts = _stratum_buckets(buckets, strata)
     configs = np.unique(buckets.config)
     samples = strata["n_samples"].to_numpy(dtype=np.int64)
@@ -215,8 +231,9 @@ def _stratum_draws(
     squares = np.add.reduceat(part.n * (mean**2 + within), config_first)
     n = int(part.n.sum())
     draws = len(factors)
-    if m >= n:
-        seen, seen_squares = np.broadcast_to(time, factors.shape), np.broadcast_to(squares, factors.shape)
+    is_constant = part.n.size == 1 and part.m2[0] == 0.0
+    if m >= n or is_constant:
+        seen, seen_squares = (np.broadcast_to(sums * (m / n), factors.shape) for sums in (time, squares))
     elif m == 1 or (m <= _FEW_SAMPLES and n >= m * m):
         seen, seen_squares = _few_launches(rng, part, m, draws, config_first)
     else:
@@ -229,7 +246,7 @@ def _stratum_draws(
         unseen = unseen + noise * left * rng.standard_normal(factors.shape)
     seen_total, unseen_total = np.sum(factors * seen, axis=1), np.sum(factors * unseen, axis=1)
     total = seen_total + unseen_total
-    if m >= n:
+    if m >= n or (is_constant and noise == 0.0):
         return np.zeros(draws), total
     return seen_total * ((n - m) / m) - unseen_total, total
 

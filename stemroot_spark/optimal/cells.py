@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from stemroot_spark.errors import DataError
-from stemroot_spark.histogram import cells_from_histogram
+from stemroot_spark.optimal.buckets import Buckets, config_buckets, merged_buckets
 from stemroot_spark.optimal.model import PlanningModel
 
 IntArray = npt.NDArray[np.int64]
@@ -63,28 +62,6 @@ class IntervalMoments(NamedTuple):
     mean_ns: FloatArray
     m2: FloatArray
     between_m2: FloatArray
-
-
-class Buckets(NamedTuple):
-    """Launches by configuration and duration before coarsening, sorted by both; arrays of shape (buckets,)."""
-
-    config: IntArray
-    n: IntArray
-    sum_ns: IntArray
-    m2: FloatArray
-    min_ns: IntArray
-    max_ns: IntArray
-
-    def at(self, where: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Buckets:
-        """The buckets at the given positions, or where a mask is true."""
-        return Buckets(
-            self.config[where],
-            self.n[where],
-            self.sum_ns[where],
-            self.m2[where],
-            self.min_ns[where],
-            self.max_ns[where],
-        )
 
 
 def ordered_cells(frame: pd.DataFrame, model: PlanningModel, *, coarse: bool = False) -> OrderedCells:
@@ -167,59 +144,6 @@ def _difference(values: npt.NDArray[_Number], start: IntArray, stop: IntArray) -
     np.cumsum(values, out=running[1:])
     difference: npt.NDArray[_Number] = running[stop] - running[start]
     return difference
-
-
-def config_buckets(frame: pd.DataFrame, use_configurations: bool) -> Buckets:
-    """Disjoint buckets per configuration of one kernel, at full resolution, from its histogram rows.
-
-    frame as for ordered_cells. Without configurations all buckets carry configuration 0. DataError as there.
-    """
-    pooled = cells_from_histogram(frame)  # also the check of the rows
-    if not use_configurations:
-        config = np.zeros(len(pooled), dtype=np.int64)
-        return Buckets(config, pooled.n, pooled.sum_ns, pooled.m2, pooled.min_ns, pooled.max_ns)
-    if "launch_config_id" not in frame.columns:
-        raise DataError(
-            "histogram without column launch_config_id: read it from the duration_histograms table"
-        )
-    config = frame["launch_config_id"].to_numpy(dtype=np.int64)
-    if (config == config[0]).all():
-        config = np.full(len(pooled), config[0])
-        return Buckets(config, pooled.n, pooled.sum_ns, pooled.m2, pooled.min_ns, pooled.max_ns)
-    n, sums, references, low, high = (
-        frame[name].to_numpy(dtype=np.int64) for name in ("n", "sum_ns", "reference_ns", "min_ns", "max_ns")
-    )
-    squares = frame["sum_sq"].to_numpy(dtype=np.float64)
-    m2 = np.maximum(squares - (sums - n * references).astype(np.float64) ** 2 / n, 0.0)
-    m2 = np.where(low == high, 0.0, m2)
-    # Every column is a key, so that the order in which floats are added never depends on that of the rows.
-    number = frame["bucket"].to_numpy(dtype=np.int64)
-    order = np.lexsort((m2, sums, n, high, low, number, config))
-    number, rows = number[order], Buckets(config, n, sums, m2, low, high).at(order)
-    first = np.flatnonzero(np.append(True, (np.diff(number) != 0) | (np.diff(rows.config) != 0)))
-    buckets = merged_buckets(rows, first)
-    return _disjoint(buckets.at(np.lexsort((buckets.min_ns, buckets.config))))
-
-
-def _disjoint(buckets: Buckets) -> Buckets:
-    """Merges buckets of one configuration that overlap: two writers may disagree about a bucket's edge."""
-    while True:
-        starts = np.ones(buckets.n.size, dtype=np.bool_)
-        starts[1:] = (buckets.config[1:] != buckets.config[:-1]) | (buckets.min_ns[1:] > buckets.max_ns[:-1])
-        if starts.all():
-            return buckets
-        first = np.flatnonzero(starts)
-        buckets = merged_buckets(buckets, first)
-
-
-def merged_buckets(buckets: Buckets, first: IntArray) -> Buckets:
-    """Buckets pooled into runs that begin at the positions first; the configuration is that of the first."""
-    sizes = np.diff(np.append(first, buckets.n.size))
-    n, sums = np.add.reduceat(buckets.n, first), np.add.reduceat(buckets.sum_ns, first)
-    deviation = buckets.sum_ns / buckets.n - np.repeat(sums / n, sizes)
-    low, high = np.minimum.reduceat(buckets.min_ns, first), np.maximum.reduceat(buckets.max_ns, first)
-    m2 = np.add.reduceat(buckets.m2 + buckets.n * deviation**2, first)
-    return Buckets(buckets.config[first], n, sums, np.where(low == high, 0.0, m2), low, high)
 
 
 def _ranked_configurations(buckets: Buckets, limit: int) -> IntArray:

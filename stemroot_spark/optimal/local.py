@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from stemroot_spark.errors import DataError
+from stemroot_spark.optimal.buckets import Buckets, config_buckets
 from stemroot_spark.optimal.calibration import simulate_buckets, sum_of_draws
-from stemroot_spark.optimal.cells import Buckets, OrderedCells, cells_of_buckets, config_buckets
+from stemroot_spark.optimal.cells import OrderedCells, cells_of_buckets
 from stemroot_spark.optimal.model import PlanningModel
 from stemroot_spark.optimal.near import cells_alternatives
 from stemroot_spark.optimal.plan import (

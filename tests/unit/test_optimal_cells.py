@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from stemroot_spark.errors import DataError
-from stemroot_spark.histogram import histogram_of
+from stemroot_spark.histogram import cells_from_histogram, histogram_of
+from stemroot_spark.optimal.buckets import config_buckets
 from stemroot_spark.optimal.cells import COARSE_CELLS, exact_moments, interval_moments, ordered_cells
 from stemroot_spark.optimal.model import PlanningModel, planning_model
 from stemroot_spark.optimal.programme import allowed_intervals
@@ -139,6 +140,37 @@ def test_order_of_rows_and_splitting_by_nights_change_nothing() -> None:
         assert np.array_equal(getattr(one, name), getattr(two, name)), name
     assert np.array_equal(two.m2, again.m2)
     np.testing.assert_allclose(one.m2, two.m2, rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_buckets_without_configurations_are_the_cells_of_the_histogram(seed: int) -> None:
+    durations, configs = _launches(seed)
+    nights = pd.concat([histogram_of(durations[k::2], configs[k::2]) for k in range(2)])
+    buckets, cells = config_buckets(nights, use_configurations=False), cells_from_histogram(nights)
+    for name in ("n", "sum_ns", "min_ns", "max_ns"):
+        assert np.array_equal(getattr(buckets, name), getattr(cells, name)), name
+    np.testing.assert_allclose(buckets.m2, cells.m2, rtol=1e-9, atol=1e-6)
+
+
+def test_buckets_that_overlap_are_one() -> None:
+    frame = histogram_of([1_000, 1_010, 1_020, 5_000]).assign(launch_config_id=[1, 1, 1, 2])
+    squares = sum((d - int(frame["reference_ns"][0])) ** 2 for d in (1_000, 1_015))
+    frame.loc[0, ["n", "sum_ns", "sum_sq", "max_ns"]] = [2, 2_015, squares, 1_015]
+    buckets = config_buckets(frame, use_configurations=True)
+    assert buckets.n.tolist() == [3, 1, 1]
+    assert buckets.max_ns.tolist() == [1_015, 1_020, 5_000]
+    x = np.array([1_000, 1_010, 1_015])
+    assert buckets.m2[0] == pytest.approx(float(np.sum((x - x.mean()) ** 2)), rel=1e-9)
+
+
+def test_rows_that_contradict_themselves_are_refused() -> None:
+    frame = histogram_of([1_000, 2_000])
+    with pytest.raises(DataError, match="1 inconsistent"):
+        config_buckets(frame.assign(n=[0, 1]), use_configurations=False)
+    with pytest.raises(DataError, match="nulls in min_ns"):
+        config_buckets(frame.assign(min_ns=[np.nan, 2_000.0]), use_configurations=False)
+    with pytest.raises(DataError, match="without rows"):
+        config_buckets(frame.iloc[:0], use_configurations=False)
 
 
 def test_what_a_model_or_a_histogram_must_have() -> None:
