@@ -156,8 +156,6 @@ def best_samples(intervals: Intervals, multiplier: float) -> FloatArray:
     """
     ratio = multiplier * intervals.spread / intervals.mean_ns
     samples = np.ceil((np.sqrt(1.0 + 4.0 * ratio) - 1.0) / 2.0)
-    # Beyond 1e15 the formula loses units, and N caps it long before: exactness below is what matters.
-    samples += samples * (samples + 1.0) < ratio * (1.0 - 1e-15)
     return np.clip(samples, 1.0, intervals.n)
 
 
@@ -173,9 +171,13 @@ def forward(intervals: Intervals, costs: FloatArray) -> tuple[FloatArray, IntArr
     best = np.zeros(n_cells + 1)
     chosen = np.full(n_cells + 1, -1, dtype=np.int64)
     bounds = intervals.first.tolist()
+    # Inside a configuration all cells before j may start the interval: a slice instead of a gather.
+    origin = intervals.start[intervals.first[1:-1]].tolist()
+    is_run = (intervals.stop[intervals.first[1:-1]] - origin == np.diff(intervals.first[1:])).tolist()
     for j in range(1, n_cells + 1):
         low, high = bounds[j], bounds[j + 1]
-        totals = best[intervals.start[low:high]] + costs[low:high]
+        before = best[origin[j - 1] : j] if is_run[j - 1] else best[intervals.start[low:high]]
+        totals = before + costs[low:high]
         k = int(totals.argmin())
         best[j], chosen[j] = totals[k], low + k
     return best, chosen
