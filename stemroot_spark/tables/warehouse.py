@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,6 +32,17 @@ from stemroot_spark.tables.delta_log import DeltaLog
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _MAX_BACKOFF_S = 10.0
+# In Python these do not derive from the first, as they do on the JVM.
+_CONFLICTS = (
+    DeltaConcurrentModificationException,
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 
 
 @dataclass(frozen=True)
@@ -200,7 +220,7 @@ class Warehouse:
             try:
                 commit()
                 return
-            except DeltaConcurrentModificationException as error:
+            except _CONFLICTS as error:
                 if attempt == self._io.commit_attempts:
                     raise ConcurrentWriteError(
                         f"table {self.location.identifier(table)}: other writers were first {attempt} times; rerun the "
