@@ -24,6 +24,8 @@ from stemroot_spark.errors import TooManyBadSourcesError
 from stemroot_spark.fleet import FleetSpec, WriterOptions, write_fleet
 from stemroot_spark.session import start_session
 
+# The plan that the tests of samples, results and reruns share.
+STEM_ROOT = ("plan.method=stem-root",)
 _DAY_NS = 86_400_000_000_000
 _SPEC = FleetSpec(ranks=1, layers=1, iterations=4, seed=11, evaluation_interval_iterations=3)
 _PROPERTIES = {
@@ -39,6 +41,7 @@ _PROPERTIES = {
 
 def pytest_configure(config: pytest.Config) -> None:
     """PySpark leaves sockets to the garbage collector, which may find them during any later test."""
+    config.addinivalue_line("markers", "slow: starts a Spark of its own; leave out with -m 'not slow'")
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
 
@@ -182,5 +185,5 @@ def fleet(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Flee
     with pytest.raises(TooManyBadSourcesError) as raised:
         jobs.ingest("night", root)
     jobs.moments("night")
-    jobs.plan("night", "plan")
+    jobs.plan("night", "plan", overrides=STEM_ROOT)
     return Fleet(jobs, root, good, ("06-cut", "07-cut.sqlite"), str(raised.value))

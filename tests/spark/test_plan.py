@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from conftest import Fleet
+from conftest import STEM_ROOT, Fleet
 from pyspark.sql import DataFrame
 from support import Jobs
 
@@ -176,7 +176,7 @@ def plan_of(fleet: Fleet) -> Callable[..., tuple[pd.DataFrame, pd.DataFrame]]:
     def plan_of(
         launches: DataFrame, draw_config: DrawConfig, seed: int = 1
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
-        config = load_config().plan
+        config = load_config(overrides=STEM_ROOT).plan
         rows = split_histogram(duration_histogram(launches), config).where("is_leaf").toPandas()
         strata = allocate_strata(rows, config)
         sample = draw(launches, strata, run_id="night", seed=seed, config=draw_config).toPandas()
@@ -286,7 +286,7 @@ def test_launches_of_equal_durations_vanish_from_the_published_method_only(
     jobs.ingest("equal", scratch / "trace")
     jobs.moments("equal")
     paper = jobs.plan("equal", "paper", overrides=["plan.method=stem-root-paper"])
-    kept = jobs.plan("equal", "kept")
+    kept = jobs.plan("equal", "kept", overrides=STEM_ROOT)
     # Kernel a: 300 x 1,000 ns and 200 x 50,000 ns; kernel b: 100 x 7,000 ns.
     total = 300 * 1_000 + 200 * 50_000 + 100 * 7_000
     assert paper["total_time_ns"] == kept["total_time_ns"] == total

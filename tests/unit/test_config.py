@@ -19,7 +19,7 @@ def _file(folder: Path, text: str) -> str:
 def test_defaults_are_the_documented_ones() -> None:
     config = load_config()
     assert (config.plan.epsilon, config.plan.confidence, config.plan.seed) == (0.05, 0.95, 1)
-    assert (config.plan.method, config.plan.communication) == ("stem-root", "exclude")
+    assert config.plan.communication == "exclude"
     assert config.ingest.max_bad_fraction == 0.0
     assert config.plan.resolved_launch_noise() == (0.03, "default")
 
@@ -114,7 +114,7 @@ def test_text_needs_no_quotes_in_an_override() -> None:
         ("plan.seed", [str(2**63), str(-(2**63) - 1)]),
         ("plan.warmup_launches", ["-1"]),
         ("plan.method", ["optimum"]),
-        ("plan.guarantee", ["total"]),
+        ("plan.guarantee", ["sometimes"]),
         ("plan.communication", ["maybe"]),
         ("ingest.format", ["csv"]),
         ("ingest.max_bad_fraction", ["-0.01", "1.01", "nan"]),
