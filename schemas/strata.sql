@@ -1,7 +1,7 @@
 CREATE TABLE IF NOT EXISTS {table} (
   plan_id STRING NOT NULL COMMENT 'Plan.',
   kernel_id BIGINT NOT NULL COMMENT 'Kernel, see kernels.',
-  stratum_id INT NOT NULL COMMENT '0-based number of the stratum inside its kernel, by rising duration.',
+  stratum_id INT NOT NULL COMMENT '0-based number of the stratum inside its kernel, by rising duration; where strata follow launch configurations, by their mean duration first.',
   launch_config_ids ARRAY<BIGINT> COMMENT 'Launch configurations of the stratum; null for all.',
   lower_ns BIGINT NOT NULL COMMENT 'Shortest duration of the stratum, ns; the interval is closed.',
   upper_ns BIGINT NOT NULL COMMENT 'Longest duration of the stratum, ns; the interval is closed.',
@@ -9,10 +9,11 @@ CREATE TABLE IF NOT EXISTS {table} (
   n_samples BIGINT NOT NULL COMMENT 'Launches drawn; 0 only with stem-root-paper, whose time is then missing from its estimate.',
   mean_ns DOUBLE NOT NULL COMMENT 'Mean duration, ns.',
   stddev_ns DOUBLE NOT NULL COMMENT 'Standard deviation with divisor n - 1, ns; 0 for a single launch.',
-  depth INT COMMENT 'Depth in the tree of ROOT.'
+  model_stddev_ns DOUBLE COMMENT 'Root of the expected variance of the simulated time under the planning model, divisor n - 1, ns; stddev_ns where the plan allows for no change.',
+  depth INT COMMENT 'Depth in the tree of ROOT; null for methods without a tree.'
 )
 USING DELTA
-COMMENT 'Strata of a plan: duration intervals of a kernel, with their share of the sample.'
+COMMENT 'Strata of a plan: duration intervals of a kernel, or of some of its launch configurations, with their samples.'
 TBLPROPERTIES (
   'delta.enableDeletionVectors' = 'false',
   'delta.constraints.interval_ordered' = 'lower_ns <= upper_ns',

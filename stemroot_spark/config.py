@@ -17,8 +17,9 @@ from stemroot_spark.errors import ConfigError, UsageError
 from stemroot_spark.resources import read_text
 
 FORMATS = ("auto", "nsys-parquet", "nsys-sqlite", "nsys-csv", "kineto")
-METHODS = ("stem-root", "stem-root-paper")
-GUARANTEES = ("per-kernel",)
+PAPER_METHOD = "stem-root-paper"
+METHODS = ("optimal", "stem-root", PAPER_METHOD)
+GUARANTEES = ("auto", "transfer", "total", "per-kernel", "worst-case")
 COMMUNICATION = ("exclude", "include")
 DEFAULT_LAUNCH_NOISE = 0.03
 
@@ -59,6 +60,7 @@ class PlanConfig:
     confidence: float
     factor_spread: float
     launch_noise: float | str
+    worst_case_factor: float
     communication: str
     seed: int
     warmup_launches: int
@@ -66,14 +68,15 @@ class PlanConfig:
     def __post_init__(self) -> None:
         _require(self.method in METHODS, "plan.method", self.method, f"one of {', '.join(METHODS)}")
         _require(
-            self.guarantee in GUARANTEES,
+            self.guarantee in (GUARANTEES if self.method == "optimal" else ("auto", "per-kernel")),
             "plan.guarantee",
             self.guarantee,
-            f"one of {', '.join(GUARANTEES)} for method {self.method}",
+            f"one of {', '.join(GUARANTEES)}, and for methods other than optimal per-kernel",
         )
         _require(0 < self.epsilon < 1, "plan.epsilon", self.epsilon, "above 0 and below 1")
         _require(0 < self.confidence < 1, "plan.confidence", self.confidence, "above 0 and below 1")
         _require(self.factor_spread >= 0, "plan.factor_spread", self.factor_spread, "0 or above")
+        _require(self.worst_case_factor > 1, "plan.worst_case_factor", self.worst_case_factor, "above 1")
         noise_ok = self.launch_noise == "auto" or (
             isinstance(self.launch_noise, float) and 0 < self.launch_noise < 10
         )
@@ -86,6 +89,12 @@ class PlanConfig:
         )
         _require(-(2**63) <= self.seed < 2**63, "plan.seed", self.seed, "a 64-bit integer")
         _require(self.warmup_launches >= 0, "plan.warmup_launches", self.warmup_launches, "0 or above")
+
+    def resolved_guarantee(self) -> str:
+        """The guarantee, with ``auto`` read as what the method is made for."""
+        if self.guarantee != "auto":
+            return self.guarantee
+        return "transfer" if self.method == "optimal" else "per-kernel"
 
     def resolved_launch_noise(self) -> tuple[float, str]:
         """Launch noise as a number, and where it comes from (``option`` or ``default``)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -32,6 +33,13 @@ class Location:
             raise UsageError("give either --warehouse URI or --schema catalog.schema")
         if self.warehouse is not None and not self.warehouse.strip():
             raise UsageError("--warehouse is empty; give a folder or URI")
+        if (
+            self.warehouse is not None
+            and "://" not in self.warehouse
+            and not self.warehouse.startswith("file:")
+        ):
+            # Spark reads a relative path in SQL as a table name, and executors have another working folder.
+            object.__setattr__(self, "warehouse", os.path.abspath(self.warehouse))
         if self.schema is not None and not _SCHEMA.fullmatch(self.schema):
             raise UsageError(f"--schema is {self.schema!r}; write it as catalog.schema")
 

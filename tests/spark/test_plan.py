@@ -22,7 +22,7 @@ from stemroot_spark.config import DrawConfig, load_config
 from stemroot_spark.drawing import draw
 from stemroot_spark.errors import UnknownIdError
 from stemroot_spark.moments import duration_histogram
-from stemroot_spark.planning import allocate_strata, split_histogram
+from stemroot_spark.root_planning import allocate_strata, split_histogram
 
 Z95 = NormalDist().inv_cdf(0.975)
 _LAUNCH = ["rank", "launch_index"]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
+
 from stemroot_spark.allocation import allocate, variance_bound
 from stemroot_spark.estimators import combine, summarise_kernel
 from stemroot_spark.fleet import FleetSpec, kernel_table, launches
