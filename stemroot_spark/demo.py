@@ -144,9 +144,10 @@ def _print_where(warehouse: Warehouse) -> None:
         "SELECT rank, launch_index, weight, kernel_name "
         f"FROM {location.identifier('sample_manifest')} ORDER BY weight DESC LIMIT 10"
     )
-    print(
-        f"  PYSPARK_PYTHON=.venv/bin/python .venv/bin/spark-sql --properties-file conf/spark-defaults.conf -e {_shell_quoted(query)}\n"
+    spark_sql = (
+        "PYSPARK_PYTHON=.venv/bin/python .venv/bin/spark-sql --properties-file conf/spark-defaults.conf"
     )
+    print(f"  {spark_sql} -e {_shell_quoted(query)}\n")
 
 
 def _shell_quoted(text: str) -> str:

@@ -10,22 +10,13 @@ from fnmatch import fnmatchcase
 from pyarrow import fs
 
 from stemroot_spark.errors import UsageError
+from stemroot_spark.sources.recognise import START_BYTES, recognise
 from stemroot_spark.sources.storage import locate, read_start
 
-SQLITE_MAGIC = b"SQLite format 3\0"
 _GLOB = re.compile(r"[*?[]")
-# Files by whose name a user means a trace: unreadable ones are quarantined, any other file is passed over.
-_TRACE_SUFFIXES = (
-    ".sqlite",
-    ".parquet",
-    ".nsys-rep",
-    ".qdrep",
-    ".db",
-    ".csv",
-    ".csv.gz",
-    ".json",
-    ".json.gz",
-)
+# Files by whose name a user means a trace: unreadable ones are quarantined. Others are passed over unless their
+# content is a trace's.
+_TRACE_SUFFIXES = (".sqlite", ".parquet", ".nsys-rep", ".qdrep", ".db")
 _MAX_DEPTH = 4
 
 
@@ -120,14 +111,14 @@ def _walk(
                     last=entry.base_name,
                     depth=depth + 1,
                 )
-        elif entry.base_name.lower().endswith(_TRACE_SUFFIXES) or _is_sqlite(child):
+        elif entry.base_name.lower().endswith(_TRACE_SUFFIXES) or _is_trace(child):
             found.append(Source(name, child, is_folder=False))
     return found
 
 
-def _is_sqlite(uri: str) -> bool:
+def _is_trace(uri: str) -> bool:
     try:
-        return read_start(uri, len(SQLITE_MAGIC)) == SQLITE_MAGIC
+        return recognise(read_start(uri, START_BYTES)) is not None
     except OSError:
         return False
 

@@ -19,7 +19,7 @@ from pyarrow import fs
 from stemroot_spark.fingerprint import canonical_json
 from stemroot_spark.sources import nsys_schema as nsys
 from stemroot_spark.sources import text_traces
-from stemroot_spark.sources.discover import SQLITE_MAGIC, Source
+from stemroot_spark.sources.discover import Source
 from stemroot_spark.sources.events import ReaderReport
 from stemroot_spark.sources.identity import (
     RANK_KEYS,
@@ -29,6 +29,7 @@ from stemroot_spark.sources.identity import (
     rank_in_name,
 )
 from stemroot_spark.sources.nsys_sqlite import open_sqlite
+from stemroot_spark.sources.recognise import SQLITE_FORMAT, START_BYTES, recognise
 from stemroot_spark.sources.storage import local_copy, locate, read_start, update_digest
 
 PROBE_SCHEMA = (
@@ -37,7 +38,6 @@ PROBE_SCHEMA = (
     "claimed_rank BIGINT, claim_source STRING, world_size BIGINT, kernel_columns STRING, string_columns STRING, "
     "reader_hints STRING, reason STRING"
 )
-_START_BYTES = 64 << 10
 _EXPORT_HINT = "export the report again with nsys export"
 
 
@@ -78,7 +78,7 @@ def probe(source: Source, wanted_format: str) -> Probe:
     """Look at one source; never raises for what is wrong with the source itself."""
     result = Probe()
     try:
-        result.format = "nsys-parquet" if source.is_folder else _recognise(source.uri)
+        result.format = "nsys-parquet" if source.is_folder else _recognised(source.uri)
         if wanted_format not in ("auto", result.format):
             raise _Unusable(f"is {result.format}, but --format {wanted_format} was asked for")
         if source.is_folder:
@@ -103,24 +103,22 @@ def table_file(uri: str, table: str) -> str | None:
     return None
 
 
-def _recognise(uri: str) -> str:
-    start = read_start(uri, _START_BYTES)
+def _recognised(uri: str) -> str:
+    start = read_start(uri, START_BYTES)
     if not start:
         raise _Unusable("the file is empty")
-    if start.startswith(SQLITE_MAGIC):
-        return "nsys-sqlite"
     if start[:4] == b"PAR1":
         raise _Unusable("a single Parquet table; name the folder that holds all tables of the export instead")
-    text_format = text_traces.recognise(start)
-    if text_format is None:
+    found = recognise(start)
+    if found is None:
         raise _Unusable(
             "not a trace format that is known here; export it with nsys export --type=sqlite or parquetdir"
         )
-    return text_format
+    return found
 
 
 def _probe_file(uri: str, result: Probe) -> None:
-    if result.format == "nsys-sqlite":
+    if result.format == SQLITE_FORMAT:
         with local_copy(uri) as path:
             _probe_sqlite(path, result)
     else:

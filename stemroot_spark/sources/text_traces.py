@@ -13,7 +13,6 @@ from stemroot_spark.fingerprint import canonical_json
 from stemroot_spark.sources import kineto, nsys_csv
 from stemroot_spark.sources.events import EVENT_SCHEMA, ReaderReport
 
-FORMATS = (nsys_csv.FORMAT, kineto.FORMAT)
 _SPARK_TYPES = {pa.int64(): "BIGINT", pa.int32(): "INT", pa.string(): "STRING"}
 EVENT_ROWS_SCHEMA = ", ".join(
     ["source_index BIGINT", *(f"{field.name} {_SPARK_TYPES[field.type]}" for field in EVENT_SCHEMA)]
@@ -29,13 +28,6 @@ class TextSource:
     uri: str
     format: str
     hints: str
-
-
-def recognise(start: bytes) -> str | None:
-    """Format of a text trace by its first 64 KiB, None for anything else."""
-    if kineto.is_kineto(start):
-        return kineto.FORMAT
-    return nsys_csv.FORMAT if nsys_csv.is_nsys_csv(start) else None
 
 
 def probe_text(uri: str, trace_format: str) -> ReaderReport:

@@ -45,6 +45,8 @@ class JobWrites:
             **(metadata or {}),
         }
         self._written: dict[str, int] = {}
+        # Version of the header table that was seen to lack the id: looking again costs a Spark job.
+        self._free_at: int | None = None
         self._header_version = -1
 
     def is_done(self, replace: bool) -> bool:
@@ -63,17 +65,16 @@ class JobWrites:
                 f"{self._name()} is already in table {self._header} with other options or input: "
                 f"{'; '.join(self._fingerprint.differences(stored[1]))}. Use another id, or --replace to compute anew"
             )
-        empty = self._warehouse.read(self._header).limit(0)
-        self._warehouse.replace(self._header, empty, self._key, self._metadata)
+        self._take_header_away()
         return False
 
     def replace(self, table: str, rows: DataFrame) -> Commit:
         """Replace the rows of the id in a table."""
-        with stage(f"write {table}") as report:
-            commit = self._warehouse.replace(table, rows, self._key, self._metadata, self._check_not_taken)
-            report.rows, report.table, report.version = commit.rows, table, commit.version
+        commit = self._write(table, rows)
         if commit.version is not None:
             self._written[table] = commit.version
+        # A header that came while the rows were on their way speaks of rows that are gone.
+        self._check_not_taken()
         return commit
 
     def insert_new(self, table: str, rows: DataFrame, key: str) -> Commit:
@@ -84,36 +85,71 @@ class JobWrites:
         return commit
 
     def finish(self, header_rows: DataFrame) -> Commit:
-        """Write the header, after checking that no other writer of the same id came between."""
-        for table, version in self._written.items():
-            for entry in self._warehouse.commits_since(table, version):
-                if all(entry.get(column) == value for column, value in self._key.items()):
-                    raise ConcurrentWriteError(
-                        f"another writer replaced {self._name()} in table {table} while this job ran; "
-                        "let it finish, then rerun this job"
-                    )
+        """Write the header, checking that no other writer of the same id came between; if one did, no header stays."""
+        if self._commits_of_others():
+            raise ConcurrentWriteError(
+                f"another writer replaced {self._name()} while this job ran; let it finish, then rerun this job"
+            )
         with_fingerprint = header_rows.withColumns(
             {
                 "fingerprint": F.lit(self._fingerprint.sha256),
                 "fingerprint_inputs": F.lit(self._fingerprint.json),
             }
         )
-        return self.replace(self._header, with_fingerprint)
+        commit = self._write(self._header, with_fingerprint)
+        if any(entry.get("fingerprint") != self._fingerprint.sha256 for entry in self._commits_of_others()):
+            self._take_header_away()
+            raise ConcurrentWriteError(self._mixed())
+        return commit
+
+    def _write(self, table: str, rows: DataFrame) -> Commit:
+        with stage(f"write {table}") as report:
+            commit = self._warehouse.replace(table, rows, self._key, self._metadata, self._check_not_taken)
+            report.rows, report.table, report.version = commit.rows, table, commit.version
+        return commit
+
+    def _commits_of_others(self) -> list[dict[str, Any]]:
+        """Metadata of what others wrote under this id into the tables this job has written, since it did."""
+        return [
+            entry
+            for table, version in self._written.items()
+            for entry in self._warehouse.commits_since(table, version)
+            if all(entry.get(column) == value for column, value in self._key.items())
+        ]
 
     def _stored(self) -> tuple[str, str] | None:
         self._warehouse.unpin(self._header)
-        self._header_version = self._warehouse.version(self._header)
+        if self._warehouse.version(self._header) == self._free_at:
+            return None
         rows = self._warehouse.read(self._header)
         for column, value in self._key.items():
             rows = rows.where(F.col(column) == value)
         row = rows.select("fingerprint", "fingerprint_inputs").first()
-        return None if row is None else (str(row[0]), str(row[1]))
+        if row is not None:
+            return str(row[0]), str(row[1])
+        self._free_at = self._warehouse.input_versions(self._header)[self._header]
+        return None
 
     def _check_not_taken(self) -> None:
-        if self._warehouse.version(self._header) != self._header_version and self._stored() is not None:
-            raise ConcurrentWriteError(
-                f"another writer completed {self._name()} while this job ran; its rows stand and nothing was changed"
-            )
+        stored = self._stored()
+        if stored is None:
+            return
+        if self._written and stored[0] != self._fingerprint.sha256:
+            self._take_header_away()
+            raise ConcurrentWriteError(self._mixed())
+        raise ConcurrentWriteError(
+            f"another writer completed {self._name()} while this job ran; its rows stand and nothing was changed"
+        )
+
+    def _take_header_away(self) -> None:
+        empty = self._warehouse.read(self._header).limit(0)
+        self._warehouse.replace(self._header, empty, self._key, self._metadata)
+
+    def _mixed(self) -> str:
+        return (
+            f"another writer wrote {self._name()} with other options or input at the same time, so that it counts as "
+            "incomplete now; rerun the job whose rows you want"
+        )
 
     def _name(self) -> str:
         return ", ".join(f"{column} {value}" for column, value in self._key.items())

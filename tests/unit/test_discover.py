@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stemroot_spark.errors import UsageError
-from stemroot_spark.sources.discover import SQLITE_MAGIC, Source, discover
+from stemroot_spark.sources.discover import Source, discover
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
 ODD_NAMES = [
@@ -34,7 +34,7 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _file(path: Path, content: bytes = SQLITE_MAGIC) -> Path:
+def _file(path: Path, content: bytes = b"SQLite format 3\0") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
