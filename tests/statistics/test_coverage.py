@@ -90,7 +90,7 @@ def covers(
         positions = np.concatenate(drawn)
         draws = pd.DataFrame(
             {
-                "stratum_id": np.repeat(kernel.strata["stratum_id"], [len(d) for d in drawn]).to_numpy(),
+                "stratum_id": np.repeat(kernel.strata["stratum_id"].to_numpy(), [len(d) for d in drawn]),
                 "duration_ns": plan.profile_ns[positions],
                 "value": night_ns[positions].astype(np.float64),
             }
