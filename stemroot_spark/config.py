@@ -64,6 +64,7 @@ class PlanConfig:
     communication: str
     seed: int
     warmup_launches: int
+    driver_histogram_rows: int
 
     def __post_init__(self) -> None:
         _require(self.method in METHODS, "plan.method", self.method, f"one of {', '.join(METHODS)}")
@@ -89,6 +90,8 @@ class PlanConfig:
         )
         _require(-(2**63) <= self.seed < 2**63, "plan.seed", self.seed, "a 64-bit integer")
         _require(self.warmup_launches >= 0, "plan.warmup_launches", self.warmup_launches, "0 or above")
+        rows = self.driver_histogram_rows
+        _require(rows >= 0, "plan.driver_histogram_rows", rows, "0 or above")
 
     def resolved_guarantee(self) -> str:
         """The guarantee, with ``auto`` read as what the method is made for."""

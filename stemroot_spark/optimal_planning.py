@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from stemroot_spark.config import PlanConfig
 from stemroot_spark.optimal.calibration import DRAWS_SCHEMA, simulate_kernel
-from stemroot_spark.optimal.local import plan_kernel_frame
+from stemroot_spark.optimal.local import plan_histogram, plan_kernel_frame
 from stemroot_spark.optimal.model import PlanningModel
 from stemroot_spark.optimal.near import kernel_alternatives
 from stemroot_spark.optimal.plan import (
@@ -82,12 +82,19 @@ class SparkWork:
 
 
 def optimal_strata(histogram: DataFrame, n_kernels: int, config: PlanConfig) -> PlannedStrata:
-    """Strata and samples of all kernels of a histogram by method ``optimal``, under the guarantee asked for."""
+    """Strata and samples of all kernels of a histogram by method ``optimal``, under the guarantee asked for.
+
+    A histogram of at most ``driver_histogram_rows`` rows is planned in this process, which gives the same plan: passes
+    of a second each cost more than all of its arithmetic.
+    """
     options = plan_options(config)
     doubles = histogram.withColumn("sum_sq", F.col("sum_sq").cast("double"))
     cached = kernels_in_tasks(doubles, n_kernels).persist()
     try:
-        plan = _plan(cached, options)
+        if cached.count() <= config.driver_histogram_rows:
+            plan = plan_histogram(cached.toPandas(), options)
+        else:
+            plan = plan_on_executors(cached, options)
     finally:
         cached.unpersist()
     strata = plan.strata.sort_values(["kernel_id", "stratum_id"], ignore_index=True)
@@ -117,7 +124,8 @@ def plan_options(config: PlanConfig) -> PlanOptions:
     )
 
 
-def _plan(histogram: DataFrame, options: PlanOptions) -> OptimalPlan:
+def plan_on_executors(histogram: DataFrame, options: PlanOptions) -> OptimalPlan:
+    """The plan of a histogram (``sum_sq`` as double) of any size, by passes of grouped UDFs."""
     if options.guarantee != "per-kernel":
         return plan_together(SparkWork(histogram, options.model), options)
 

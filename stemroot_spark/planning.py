@@ -34,15 +34,16 @@ def plan(
     moments = _kernel_moments(warehouse, run_id)
     for table in _INPUTS:
         warehouse.read(table)
-    config_sha256 = sha256_of({"plan": asdict(config.plan)})
+    options = asdict(config.plan)
+    # Where a plan is computed does not change it.
+    del options["driver_histogram_rows"]
+    config_sha256 = sha256_of({"plan": options})
     metadata = {
         "input_versions": warehouse.input_versions(*_INPUTS),
         "config_sha256": config_sha256,
         "seed": config.plan.seed,
     }
-    fingerprint = Fingerprint(
-        {"run_id": run_id, "moments": moments["fingerprint"].iloc[0], **asdict(config.plan)}
-    )
+    fingerprint = Fingerprint({"run_id": run_id, "moments": moments["fingerprint"].iloc[0], **options})
     writes = JobWrites(
         warehouse,
         job="plan",
