@@ -84,6 +84,8 @@ def submit(job: str, *args: str, master: str, package: Path, cwd: Path) -> subpr
             *settings,
             "--driver-java-options",
             JAVA,
+            "--conf",
+            f"spark.executor.extraJavaOptions={JAVA}",
             str(ROOT / "jobs" / f"{job}.py"),
             *args,
         ],
