@@ -21,6 +21,7 @@ from delta.exceptions import (
     ProtocolChangedException,
 )
 from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -43,6 +44,14 @@ _CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
 )
+# What a table looks like whose folder another writer has made, and whose first version not yet.
+_HALF_MADE = (
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_MISSING_DELTA_TABLE",
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
+)
+_HALF_MADE_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -78,12 +87,25 @@ class Warehouse:
         """Create a table unless it exists; raise DataError where an existing one lacks columns."""
         if table in self._checked:
             return
-        if not self.exists(table):
-            if self.location.schema is not None:
-                self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.location.schema}")
-            statement = ddl.create_statement(table, self.location.identifier(table))
-            self._retry(table, lambda: self.spark.sql(statement), None)
-        present = set(self._latest(table).columns)
+        present: set[str] = set()
+        attempts = 0
+
+        def ensure() -> None:
+            nonlocal attempts
+            attempts += 1
+            try:
+                if not self.exists(table):
+                    if self.location.schema is not None:
+                        self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.location.schema}")
+                    self.spark.sql(ddl.create_statement(table, self.location.identifier(table)))
+                present.update(self._latest(table).columns)
+            except AnalysisException as error:
+                # A folder that stays like this is no table being made.
+                if error.getCondition() not in _HALF_MADE or attempts == _HALF_MADE_ATTEMPTS:
+                    raise
+                raise DeltaConcurrentModificationException(str(error)) from error
+
+        self._retry(table, ensure, None)
         missing = [column.name for column in ddl.columns(table) if column.name not in present]
         if missing:
             raise DataError(
