@@ -88,11 +88,9 @@ class Warehouse:
         if table in self._checked:
             return
         present: set[str] = set()
-        attempts = 0
+        problems: list[AnalysisException] = []
 
         def ensure() -> None:
-            nonlocal attempts
-            attempts += 1
             try:
                 if not self.exists(table):
                     if self.location.schema is not None:
@@ -100,9 +98,16 @@ class Warehouse:
                     self.spark.sql(ddl.create_statement(table, self.location.identifier(table)))
                 present.update(self._latest(table).columns)
             except AnalysisException as error:
-                # A folder that stays like this is no table being made.
-                if error.getCondition() not in _HALF_MADE or attempts == _HALF_MADE_ATTEMPTS:
+                if error.getCondition() not in _HALF_MADE:
                     raise
+                problems.append(error)
+                if len(problems) == _HALF_MADE_ATTEMPTS:
+                    # A folder that stays like this is no table in the making.
+                    reason = str(problems[0]).strip().splitlines()[0]
+                    raise DataError(
+                        f"table {self.location.identifier(table)} cannot be made: {reason} Its folder may hold other "
+                        "files; use a new --warehouse"
+                    ) from error
                 raise DeltaConcurrentModificationException(str(error)) from error
 
         self._retry(table, ensure, None)
