@@ -104,7 +104,7 @@ def _plan_rows(planned: dict[str, Any]) -> list[tuple[str, str]]:
         ("speedup", f"{plan['speedup']:.1f}x less kernel time to simulate"),
         (
             "planned error",
-            f"{plan['planned_relative_error']:.2%} of the total, {plan['epsilon']:.0%} of each kernel",
+            f"{plan['planned_relative_error']:.2%} of the total at {plan['confidence']:.0%} confidence",
         ),
     ]
     if plan["excluded_time_ns"]:
