@@ -81,6 +81,10 @@ def ingest(
     writes = JobWrites(
         warehouse, job="ingest", header="runs", key={"run_id": run_id}, fingerprint=fingerprint
     )
+    if replace and not good and writes.is_complete():
+        raise SourceError(
+            f"none of the {len(probed)} sources can be ingested, so run {run_id} stays as it is: {_reasons(probed)}"
+        )
     if not writes.is_done(replace):
         _write_run(warehouse, writes, probed, good, run_id, workload, rank, config)
     summary = _summary(warehouse, run_id)

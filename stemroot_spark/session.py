@@ -1,4 +1,4 @@
-"""The Spark session of a job. Only the entry points in ``jobs/`` call this; the package itself is handed a session."""
+"""How a job starts Spark. Only the entry points in ``jobs/`` call this; the package itself is handed a session."""
 
 from __future__ import annotations
 

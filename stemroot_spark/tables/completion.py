@@ -47,7 +47,10 @@ class JobWrites:
         self._written: dict[str, int] = {}
         # Version of the header table that was seen to lack the id: looking again costs a Spark job.
         self._free_at: int | None = None
-        self._header_version = -1
+
+    def is_complete(self) -> bool:
+        """Whether the id has a header, with whatever fingerprint."""
+        return self._stored() is not None
 
     def is_done(self, replace: bool) -> bool:
         """Whether the id is complete with this fingerprint.
