@@ -22,6 +22,8 @@ FloatArray = npt.NDArray[np.float64]
 _RELATIVE_TIE = 1e-12
 # Looking at every pair of strata pays only while their number is moderate.
 _MAX_STRATA_FOR_SWAPS = 256
+# Keeps exp(multiplier) times any spread within float64, for spreads down to the smallest subnormal.
+_MAX_LOG_MULTIPLIER = 500.0
 
 
 class PlanFigures(NamedTuple):
@@ -152,7 +154,7 @@ def allocate(
         candidates.append(_allocate_pair(strata, variance_bound))
     else:
         above, below = _lagrange_allocations(strata, variance_bound)
-        candidates += [above, _raised(strata, below, variance_bound)]
+        candidates += [_raised(strata, m, variance_bound) for m in (above, below)]
         candidates = [
             _exchanged(strata, _lowered(strata, m, variance_bound), variance_bound) for m in candidates
         ]
@@ -193,8 +195,9 @@ def _lagrange_allocations(strata: _Strata, bound: float) -> tuple[IntArray, IntA
     # Every stratum is taken whole once root >= N, that is lambda >= N (N + 1) mu / G.
     varies = strata.spread > 0
     size = strata.n[varies].astype(np.float64)
-    high = float(np.log(np.max(size * (size + 1) * strata.mean[varies] / strata.spread[varies]))) + 1e-9
-    low = float(np.log(np.min(strata.mean[varies] / strata.spread[varies]))) - 1e-9
+    whole = np.log(strata.mean[varies]) - np.log(strata.spread[varies])
+    high = min(float(np.max(whole + np.log(size) + np.log(size + 1.0))) + 1e-9, _MAX_LOG_MULTIPLIER)
+    low = max(float(np.min(whole)) - 1e-9, -_MAX_LOG_MULTIPLIER)
     while high - low > 1e-13 * max(1.0, abs(high)):
         middle = (low + high) / 2.0
         if middle in (low, high):

@@ -6,6 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples on every machine; `--hypothesis-profile=explore` looks for new ones.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=1000, deadline=None)
+settings.load_profile("fixed")
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,7 @@ def test_large_pair_beats_every_neighbour() -> None:
     assert np.dot(m, mean) == pytest.approx(float((mean[1] * dear + mean[0] * cheap).min()), rel=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(1, 10**7), st.floats(0, 1e5), st.floats(1, 1e6)), min_size=1, max_size=12),
     st.floats(0.001, 0.5),
@@ -94,6 +94,14 @@ def test_result_is_never_dearer_than_the_start() -> None:
         best = allocate(n, s, mean, float(bound))
         again = allocate(n, s, mean, float(bound), start=best)
         assert np.dot(again, mean) <= np.dot(best, mean)
+
+
+@pytest.mark.parametrize("tiny", [2.4e-161, 1e-150, 1e-100])
+def test_spread_near_the_smallest_float_is_no_obstacle(tiny: float) -> None:
+    n, s, mean = [1, 2, 2, 5], [0.0, 1.0, tiny, 1e5], [1.0, 1.0, 1.0, 1e6]
+    m = allocate(n, s, mean, 1.6)
+    assert m.tolist() == [1, 2, 1, 5]
+    assert allocate(n, s, mean, 0.0)[1] == 2
 
 
 def test_zero_bound_takes_everything_that_varies_and_one_of_the_rest() -> None:

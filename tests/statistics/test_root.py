@@ -105,7 +105,7 @@ def test_paper_method_quirks() -> None:
     assert outlier.decisions[0].cost_after == 0.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 50_000), min_size=1, max_size=80), st.sampled_from([0.01, 0.05, 0.3]))
 def test_stem_root_keeps_the_bound_and_covers_the_kernel(durations: list[int], epsilon: float) -> None:
     split = _split(durations, paper=False, epsilon=epsilon)

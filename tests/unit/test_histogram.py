@@ -38,7 +38,7 @@ def test_cells_partition_the_launches_by_duration() -> None:
         assert cells.m2[i] == pytest.approx(((inside - inside.mean()) ** 2).sum(), rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 2_000_000), min_size=1, max_size=60), st.data())
 def test_moments_of_any_run_of_cells_equal_those_of_its_launches(
     values: list[int], data: st.DataObject

@@ -220,7 +220,7 @@ def test_times_lose_no_digit(ts: str, dur: str, start_ns: int, duration_ns: int)
     assert _times(f'{{"traceEvents": [{event}]}}') == [(start_ns, 0, duration_ns)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.decimals(min_value=1, max_value=10**13, places=3),
     st.decimals(min_value=Decimal("0.001"), max_value=10**6, places=3),
@@ -507,7 +507,7 @@ _JSON = st.recursive(
 _KEYS = st.sampled_from([*KERNEL, *KERNEL["args"], "cluster", "graph node id"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     changes=st.lists(st.dictionaries(_KEYS, _JSON, max_size=2), max_size=3),
     header=st.dictionaries(

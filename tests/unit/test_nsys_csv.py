@@ -387,7 +387,7 @@ _CELLS = st.one_of(
 _CHANGES = st.dictionaries(st.integers(0, 20), _CELLS, max_size=4)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     rows=st.lists(st.tuples(_CHANGES, st.integers(0, 30)), max_size=4),
     header=st.one_of(st.just(HEADER), st.permutations(HEADER.split(",")).map(",".join)),
@@ -417,7 +417,7 @@ def test_whatever_stands_in_the_cells_rows_read_are_kept_or_rejected(
             assert row["reject_reason"] or (row["end_ns"] > row["start_ns"] and row["kernel_name"].strip())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9, places=12),
     st.sampled_from([0, 3, 6, 9]),
