@@ -65,6 +65,8 @@ class PlanConfig:
     seed: int
     warmup_launches: int
     driver_histogram_rows: int
+    split_hysteresis: float
+    stability_replicates: int
 
     def __post_init__(self) -> None:
         _require(self.method in METHODS, "plan.method", self.method, f"one of {', '.join(METHODS)}")
@@ -92,6 +94,9 @@ class PlanConfig:
         _require(self.warmup_launches >= 0, "plan.warmup_launches", self.warmup_launches, "0 or above")
         rows = self.driver_histogram_rows
         _require(rows >= 0, "plan.driver_histogram_rows", rows, "0 or above")
+        margin, replicates = self.split_hysteresis, self.stability_replicates
+        _require(0 <= margin < 1, "plan.split_hysteresis", margin, "0 or above and below 1")
+        _require(0 <= replicates <= 10_000, "plan.stability_replicates", replicates, "from 0 to 10000")
 
     def resolved_guarantee(self) -> str:
         """The guarantee, with ``auto`` read as what the method is made for."""

@@ -22,6 +22,7 @@ from stemroot_spark.allocation import (
     smallest_sample,
     variance_bound,
 )
+from stemroot_spark.errors import DataError
 from stemroot_spark.histogram import Cells, Moments, prefix_moments
 
 # Costs closer than this are equal: a split must not be kept or refused because a sum was rounded.
@@ -87,7 +88,9 @@ class _Node(NamedTuple):
     budget: float
 
 
-def split_kernel(cells: Cells, *, epsilon: float, confidence: float, paper: bool) -> KernelSplit:
+def split_kernel(
+    cells: Cells, *, epsilon: float, confidence: float, paper: bool, hysteresis: float = 0.0
+) -> KernelSplit:
     """Strata and sample sizes of one kernel whose time is to be known within epsilon at the confidence.
 
     With paper=False (method stem-root): each node carries a variance budget V, at the root (eps T_k / z)^2.
@@ -108,8 +111,13 @@ def split_kernel(cells: Cells, *, epsilon: float, confidence: float, paper: bool
       several equal durations stays at m = 0 and its time is missing from the estimate;
     - m may exceed N: the finite population is not corrected for.
 
-    Raises DataError when epsilon or confidence is not between 0 and 1.
+    hysteresis: a split is kept only when it costs at most (1 - hysteresis) times the unsplit node. With 0 a saving
+    of any size keeps it, which on continuous durations makes strata that another night would not repeat.
+
+    Raises DataError when epsilon or confidence is not between 0 and 1, or hysteresis not in [0, 1).
     """
+    if not 0.0 <= hysteresis < 1.0:
+        raise DataError(f"hysteresis {hysteresis} is not in [0, 1): give for example 0.05")
     moments = _moments(cells, 0, len(cells))
     z = normal_quantile(confidence)
     budget = variance_bound(moments.n * moments.mean_ns, epsilon, confidence)
@@ -129,11 +137,9 @@ def split_kernel(cells: Cells, *, epsilon: float, confidence: float, paper: bool
         cut = best_cut(cells, node.start, node.stop)
         left, right = _children(cells, node, cut, c=c, paper=paper)
         cost_after = left.n_samples * left.moments.mean_ns + right.n_samples * right.moments.mean_ns
+        accepted = _is_worth_it(cost_before, cost_after, hysteresis, ties=paper)
         if paper:
-            accepted = cost_after <= cost_before * (1 + _RELATIVE_TIE)
             left, right = _sample_single_launch(left), _sample_single_launch(right)
-        else:
-            accepted = cost_after < cost_before * (1 - _RELATIVE_TIE)
         cut_ns = int(cells.max_ns[cut - 1])
         decisions.append(Decision(node.path, node.moments.n, cut_ns, cost_before, cost_after, accepted))
         if accepted:
@@ -141,6 +147,12 @@ def split_kernel(cells: Cells, *, epsilon: float, confidence: float, paper: bool
         else:
             leaves.append(_leaf(cells, node))
     return KernelSplit(leaves, decisions)
+
+
+def _is_worth_it(cost_before: float, cost_after: float, hysteresis: float, *, ties: bool) -> bool:
+    if ties:
+        return cost_after <= cost_before * (1.0 - hysteresis) * (1.0 + _RELATIVE_TIE)
+    return cost_after < cost_before * (1.0 - max(hysteresis, _RELATIVE_TIE))
 
 
 def best_cut(cells: Cells, start: int, stop: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,11 +15,12 @@ from stemroot_spark.config import PAPER_METHOD, PlanConfig
 from stemroot_spark.histogram import cells_from_histogram
 from stemroot_spark.planned import PlannedStrata, kernels_in_tasks
 from stemroot_spark.root import split_kernel
+from stemroot_spark.stability import cut_stability
 
 SPLIT_SCHEMA = (
     "kernel_id BIGINT, is_leaf BOOLEAN, node STRING, n_population BIGINT, lower_ns BIGINT, upper_ns BIGINT, "
     "mean_ns DOUBLE, stddev_ns DOUBLE, n_samples BIGINT, depth INT, cut_ns BIGINT, cost_before DOUBLE, "
-    "cost_after DOUBLE, accepted BOOLEAN"
+    "cost_after DOUBLE, accepted BOOLEAN, stability DOUBLE"
 )
 _SPLIT_COLUMNS = [column.strip().split(" ")[0] for column in SPLIT_SCHEMA.split(",")]
 
@@ -46,23 +48,42 @@ def _unpersist(rows: DataFrame) -> Callable[[], object]:
 
 def split_histogram(histogram: DataFrame, config: PlanConfig) -> DataFrame:
     """ROOT of every kernel of a histogram: rows of ``SPLIT_SCHEMA``, leaves and decisions told by ``is_leaf``."""
-    epsilon, confidence, paper = config.epsilon, config.confidence, config.method == PAPER_METHOD
 
     def split(frame: pd.DataFrame) -> pd.DataFrame:
-        result = split_kernel(
-            cells_from_histogram(frame), epsilon=epsilon, confidence=confidence, paper=paper
-        )
-        leaves = result.leaves_frame().assign(is_leaf=True)
-        decisions = result.decisions_frame().assign(is_leaf=False)
-        rows = [row for part in (leaves, decisions) for row in part.to_dict("records")]
-        return (
-            pd.DataFrame(rows, columns=_SPLIT_COLUMNS)
-            .assign(kernel_id=frame["kernel_id"].iloc[0])
-            .astype(dict.fromkeys(("lower_ns", "upper_ns", "n_samples", "depth", "cut_ns"), "Int64"))
-        )
+        return split_frame(frame, config)
 
     as_double = histogram.withColumn("sum_sq", F.col("sum_sq").cast("double"))
     return as_double.groupBy("kernel_id").applyInPandas(split, SPLIT_SCHEMA)
+
+
+def split_frame(frame: pd.DataFrame, config: PlanConfig) -> pd.DataFrame:
+    """ROOT of one kernel from its histogram rows, as rows of ``SPLIT_SCHEMA``: the body of a grouped pandas UDF."""
+    kernel_id = int(frame["kernel_id"].iloc[0])
+    options: dict[str, Any] = {
+        "epsilon": config.epsilon,
+        "confidence": config.confidence,
+        "paper": config.method == PAPER_METHOD,
+        "hysteresis": config.split_hysteresis,
+    }
+    cells = cells_from_histogram(frame)
+    result = split_kernel(cells, **options)
+    stability = cut_stability(
+        cells,
+        result,
+        **options,
+        replicates=config.stability_replicates,
+        seed=config.seed,
+        kernel_id=kernel_id,
+    )
+    leaves = result.leaves_frame().assign(is_leaf=True)
+    decisions = result.decisions_frame().assign(is_leaf=False, stability=stability)
+    rows = [row for part in (leaves, decisions) for row in part.to_dict("records")]
+    return (
+        pd.DataFrame(rows, columns=_SPLIT_COLUMNS)
+        .assign(kernel_id=kernel_id)
+        .astype(dict.fromkeys(("lower_ns", "upper_ns", "n_samples", "depth", "cut_ns"), "Int64"))
+        .astype({"stability": "Float64"})
+    )
 
 
 def allocate_strata(leaves: pd.DataFrame, config: PlanConfig) -> pd.DataFrame:
