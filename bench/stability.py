@@ -103,7 +103,7 @@ def main() -> None:
         help="default 0 0.05 0.2",
     )
     arguments = command.parse_args()
-    rows = [_HEADER]
+    rows: list[tuple[str, ...]] = [_HEADER]
     for name, durations in populations(arguments.seed).items():
         cells = cells_from_histogram(histogram_of(durations))
         for paper in (False, True):

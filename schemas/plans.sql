@@ -2,7 +2,7 @@
 CREATE TABLE IF NOT EXISTS {table} (
   plan_id STRING NOT NULL COMMENT 'Plan.',
   run_id STRING NOT NULL COMMENT 'Run that was profiled and planned for.',
-  method STRING NOT NULL COMMENT 'optimal, stem-root or stem-root-paper.',
+  method STRING NOT NULL COMMENT 'optimal, stem-root, stem-root-paper or density.',
   guarantee STRING NOT NULL COMMENT 'What epsilon bounds: transfer, total, per-kernel or worst-case.',
   epsilon DOUBLE NOT NULL COMMENT 'Bound on the relative error.',
   confidence DOUBLE NOT NULL COMMENT 'Confidence at which the bound holds.',

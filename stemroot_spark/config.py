@@ -18,7 +18,8 @@ from stemroot_spark.resources import read_text
 
 FORMATS = ("auto", "nsys-parquet", "nsys-sqlite", "nsys-csv", "kineto")
 PAPER_METHOD = "stem-root-paper"
-METHODS = ("optimal", "stem-root", PAPER_METHOD)
+DENSITY_METHOD = "density"
+METHODS = ("optimal", "stem-root", PAPER_METHOD, DENSITY_METHOD)
 GUARANTEES = ("auto", "transfer", "total", "per-kernel", "worst-case")
 COMMUNICATION = ("exclude", "include")
 DEFAULT_LAUNCH_NOISE = 0.03
@@ -67,6 +68,8 @@ class PlanConfig:
     driver_histogram_rows: int
     split_hysteresis: float
     stability_replicates: int
+    density_distance: float
+    density_share: float
 
     def __post_init__(self) -> None:
         _require(self.method in METHODS, "plan.method", self.method, f"one of {', '.join(METHODS)}")
@@ -97,6 +100,9 @@ class PlanConfig:
         margin, replicates = self.split_hysteresis, self.stability_replicates
         _require(0 <= margin < 1, "plan.split_hysteresis", margin, "0 or above and below 1")
         _require(0 <= replicates <= 10_000, "plan.stability_replicates", replicates, "from 0 to 10000")
+        distance, share = self.density_distance, self.density_share
+        _require(0 < distance < 10, "plan.density_distance", distance, "above 0 and below 10")
+        _require(0 < share <= 1, "plan.density_share", share, "above 0 and at most 1")
 
     def resolved_guarantee(self) -> str:
         """The guarantee, with ``auto`` read as what the method is made for."""

@@ -9,7 +9,8 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from stemroot_spark.config import Config
+from stemroot_spark.config import DENSITY_METHOD, Config
+from stemroot_spark.density_planning import density_strata
 from stemroot_spark.drawing import draw
 from stemroot_spark.errors import DataError, UnknownIdError, UsageError
 from stemroot_spark.fingerprint import Fingerprint, canonical_json, sha256_of
@@ -20,6 +21,7 @@ from stemroot_spark.progress import stage
 from stemroot_spark.root_planning import root_strata
 from stemroot_spark.tables import JobWrites, Warehouse
 
+_CHOICES = {"optimal": optimal_strata, DENSITY_METHOD: density_strata}
 _INPUTS = ("runs", "kernels", "kernel_moments", "duration_histograms", "kernel_launches")
 
 
@@ -91,7 +93,7 @@ def _write_plan(
             f"run {run_id} has communication kernels only; plan them with --communication include"
         )
     histogram = _planned_histogram(warehouse, run_id, excluded_ids=set(moments["kernel_id"][excluded]))
-    choose = optimal_strata if options.method == "optimal" else root_strata
+    choose = _CHOICES.get(options.method, root_strata)
     with stage("choose strata") as report:
         chosen = choose(histogram, len(planned), options)
         report.rows = len(chosen.strata)

@@ -83,10 +83,10 @@ def test_stability_is_that_of_resampled_launches() -> None:
     """Against an oracle that draws single launches with replacement and counts launches between cuts one by one."""
     print(f"seed {SEED}")
     durations = np.sort(_lognormal(400).astype(np.int64))
-    decisions = _stability(durations, replicates=400)
+    decisions = _stability(durations, replicates=200)
     rng = np.random.default_rng(SEED + 1)
     accepted = []
-    for _ in range(400):
+    for _ in range(200):
         tree = split_kernel(_cells(rng.choice(durations, durations.size)), **OPTIONS)
         accepted.append([d.cut_ns for d in tree.decisions if d.accepted and d.cut_ns is not None])
     bounds = {"": (0, durations.size)}
@@ -98,8 +98,8 @@ def test_stability_is_that_of_resampled_launches() -> None:
         bounds[f"{node}0"], bounds[f"{node}1"] = (low, cut), (cut, high)
         reach = SAME_CUT_SHARE * min(cut - low, high - cut)
         again = float(np.mean([(np.abs(places - cut) <= reach).any() for places in accepted_at]))
-        # Two estimates from 400 replicates each; Poisson and multinomial weights differ by O(1 / launches).
-        assert stability == pytest.approx(again, abs=4 * np.sqrt(0.5 / 400) + 0.02)
+        # Two estimates from 200 replicates each; Poisson and multinomial weights differ by O(1 / launches).
+        assert stability == pytest.approx(again, abs=4 * np.sqrt(0.5 / 200) + 0.02)
 
 
 def test_stability_depends_on_seed_and_kernel_alone() -> None:
