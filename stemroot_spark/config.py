@@ -7,6 +7,7 @@ job flags are laid over it; an unknown section or key is an error that names the
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stemroot_spark.errors import ConfigError, UsageError
+from stemroot_spark.phases.patterns import Patterns
 from stemroot_spark.resources import read_text
 
 FORMATS = ("auto", "nsys-parquet", "nsys-sqlite", "nsys-csv", "kineto")
@@ -30,6 +32,14 @@ def _require(condition: bool, option: str, value: object, domain: str) -> None:
         raise UsageError(f"{option} is {value!r}, but must be {domain}")
 
 
+def _is_expression(text: str) -> bool:
+    try:
+        re.compile(text, re.ASCII)
+    except re.error:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class IngestConfig:
     """Options of ingest; see ``conf/stemroot.toml``."""
@@ -38,6 +48,9 @@ class IngestConfig:
     max_bad_fraction: float
     max_duration_ns: int
     rows_per_batch: int
+    nvtx_domains: list[str]
+    iteration_patterns: list[str]
+    phase_patterns: dict[str, str]
 
     def __post_init__(self) -> None:
         _require(self.format in FORMATS, "ingest.format", self.format, f"one of {', '.join(FORMATS)}")
@@ -49,6 +62,19 @@ class IngestConfig:
         )
         _require(self.max_duration_ns > 0, "ingest.max_duration_ns", self.max_duration_ns, "above 0")
         _require(self.rows_per_batch > 0, "ingest.rows_per_batch", self.rows_per_batch, "above 0")
+        for option, texts in {
+            "nvtx_domains": self.nvtx_domains,
+            "iteration_patterns": self.iteration_patterns,
+            "phase_patterns": list(self.phase_patterns.values()),
+        }.items():
+            is_text = all(isinstance(text, str) for text in texts)
+            _require(is_text, f"ingest.{option}", texts, "texts")
+        for pattern in (*self.iteration_patterns, *self.phase_patterns.values()):
+            _require(_is_expression(pattern), "ingest pattern", pattern, "a regular expression")
+
+    def patterns(self) -> Patterns:
+        """What names of NVTX ranges mean."""
+        return Patterns.of(self.iteration_patterns, self.phase_patterns, self.nvtx_domains)
 
 
 @dataclass(frozen=True)
@@ -130,6 +156,18 @@ class DrawConfig:
 
 
 @dataclass(frozen=True)
+class EvaluateConfig:
+    """Options of evaluate; what methods aim at are those of plan."""
+
+    draws: int
+    max_launches: int
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.draws <= 10**7, "evaluate.draws", self.draws, "between 1 and 10 000 000")
+        _require(self.max_launches >= 1, "evaluate.max_launches", self.max_launches, "1 or above")
+
+
+@dataclass(frozen=True)
 class IoConfig:
     """Retries of conflicting commits."""
 
@@ -148,6 +186,7 @@ class Config:
     ingest: IngestConfig
     plan: PlanConfig
     draw: DrawConfig
+    evaluate: EvaluateConfig
     io: IoConfig
 
     def as_dict(self) -> dict[str, Any]:
@@ -159,6 +198,7 @@ _SECTIONS: dict[str, type] = {
     "ingest": IngestConfig,
     "plan": PlanConfig,
     "draw": DrawConfig,
+    "evaluate": EvaluateConfig,
     "io": IoConfig,
 }
 
@@ -223,7 +263,7 @@ def _overlay(values: dict[str, dict[str, Any]], new: Mapping[str, Any], origin: 
 
 def _coerce(value: Any, declared: str, where: str) -> Any:
     """Accept an integer where a number is declared; refuse every other change of type."""
-    allowed = [name.strip() for name in declared.split("|")]
+    allowed = [name.strip().partition("[")[0] for name in declared.split("|")]
     actual = type(value).__name__
     if actual in allowed:
         return value
