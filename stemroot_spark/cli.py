@@ -90,7 +90,7 @@ def run_job(
 
 
 def _check_common(args: argparse.Namespace) -> None:
-    for flag in ("run_id", "plan_id", "results_id", "from_run_id"):
+    for flag in ("run_id", "plan_id", "results_id", "from_run_id", "evaluation_id", "against_run_id"):
         if getattr(args, flag, None) is not None:
             check_id(f"--{flag.replace('_', '-')}", getattr(args, flag))
     Location(args.warehouse, args.schema)

@@ -62,11 +62,11 @@ def pka(population: Population) -> Chosen:
     Twelve metrics, principal components, k-means over all launches. The fewest clusters, at most twenty, whose first
     launches times their sizes give the profiled time within 5 %; the closest where none does.
     """
-    missing = [
-        f"{what} ({name})" for what, name in PKA_METRICS.items() if name not in population.features.metrics
-    ]
+    missing = [name for name in PKA_METRICS.values() if name not in population.features.metrics]
     if missing:
-        raise CannotRunError(f"needs ncu metrics of every launch; not imported: {', '.join(missing)}")
+        raise CannotRunError(
+            f"needs ncu metrics: {len(missing)} of {len(PKA_METRICS)} not imported, the first {missing[0]}"
+        )
     values = np.column_stack(
         [population.features.metric(name, f"the ncu metric {name}") for name in PKA_METRICS.values()]
     )
