@@ -39,17 +39,21 @@ def whole(name: str) -> Population:
 
 
 def pairs(name: str) -> list[Pair]:
-    """Pairs of a trace: h100 ranks, kineto ranks, kineto steps (rank 0 and 1), trace_diff steps."""
+    """Pairs by a name of PAIRS; a step is one training iteration, and trace_diff has six."""
     if name == "h100 ranks":
         return _between(name, [part for _, part in _h100().groupby("rank")])
     if name == "kineto ranks":
         return _between(name, [_kineto("rank-0"), _kineto("rank-1")])
     if name == "kineto steps":
         return [*_steps("rank-0"), *_steps("rank-1")]
+    if name == "trace_diff halves":
+        frame = _kineto("trace_diff_control")
+        half = frame["step"].max() // 2
+        return _between(name, [frame[frame["step"].between(0, half)], frame[frame["step"] > half]])
     return _steps("trace_diff_control")
 
 
-PAIRS = ("h100 ranks", "kineto ranks", "kineto steps", "trace_diff steps")
+PAIRS = ("h100 ranks", "kineto ranks", "kineto steps", "trace_diff steps", "trace_diff halves")
 
 
 def _steps(name: str) -> list[Pair]:
