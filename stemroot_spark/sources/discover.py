@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from pyarrow import fs
 
 from stemroot_spark.errors import UsageError
 from stemroot_spark.sources.recognise import START_BYTES, recognise
-from stemroot_spark.sources.storage import locate, read_start
+from stemroot_spark.sources.storage import leaves_folder, locate, read_start
 
 _GLOB = re.compile(r"[*?[]")
 # Files by whose name a user means a trace: unreadable ones are quarantined. Others are passed over unless their
 # content is a trace's.
 _TRACE_SUFFIXES = (".sqlite", ".parquet", ".nsys-rep", ".qdrep", ".db")
+_LINK_SUFFIXES = (*_TRACE_SUFFIXES, ".csv", ".json", ".gz")
 _MAX_DEPTH = 4
 
 
 @dataclass(frozen=True, order=True)
 class Source:
-    """A report to ingest: a file, or a folder of one Parquet file per table."""
+    """A report to ingest: a file, or a folder of one Parquet file per table.
+
+    ``boundary`` is the folder that the operator named, which symbolic links must not leave; None for no limit.
+    """
 
     name: str
     uri: str
     is_folder: bool
+    boundary: str | None = field(default=None, compare=False)
 
 
 def discover(uris: list[str]) -> list[Source]:
@@ -88,31 +93,37 @@ def _sources_of(uri: str) -> list[Source]:
     last = path.rsplit("/", 1)[-1]
     if info.type == fs.FileType.File:
         return [Source(last, uri, is_folder=False)]
-    return _walk(filesystem, path, uri, prefix="", last=last, depth=0)
+    return _walk(filesystem, path, uri, boundary=uri, prefix="", last=last, depth=0)
 
 
 def _walk(
-    filesystem: fs.FileSystem, path: str, uri: str, *, prefix: str, last: str, depth: int
+    filesystem: fs.FileSystem, path: str, uri: str, *, boundary: str, prefix: str, last: str, depth: int
 ) -> list[Source]:
     entries = sorted(filesystem.get_file_info(fs.FileSelector(path)), key=lambda entry: entry.base_name)
     visible = [entry for entry in entries if not entry.base_name.startswith((".", "_"))]
     if any(e.type == fs.FileType.File and e.base_name.lower().endswith(".parquet") for e in visible):
-        return [Source(prefix.rstrip("/") or last, uri, is_folder=True)]
+        return [Source(prefix.rstrip("/") or last, uri, is_folder=True, boundary=boundary)]
     found: list[Source] = []
     for entry in visible:
         name, child = f"{prefix}{entry.base_name}", f"{uri}/{entry.base_name}"
-        if entry.type == fs.FileType.Directory:
+        is_directory = entry.type == fs.FileType.Directory
+        if leaves_folder(child, boundary):
+            # Not looked into; what has the name of a trace stands in the ledger with its reason.
+            if is_directory or entry.base_name.lower().endswith(_LINK_SUFFIXES):
+                found.append(Source(name, child, is_directory, boundary))
+        elif is_directory:
             if depth < _MAX_DEPTH:
                 found += _walk(
                     filesystem,
                     entry.path,
                     child,
+                    boundary=boundary,
                     prefix=f"{name}/",
                     last=entry.base_name,
                     depth=depth + 1,
                 )
         elif entry.base_name.lower().endswith(_TRACE_SUFFIXES) or _is_trace(child):
-            found.append(Source(name, child, is_folder=False))
+            found.append(Source(name, child, is_folder=False, boundary=boundary))
     return found
 
 
@@ -131,7 +142,7 @@ def _with_distinct_names(sources: list[Source]) -> list[Source]:
         counts = Counter(names.values())
         clashing = [source for source in sources if counts[names[source.uri]] > 1]
         if not clashing:
-            return [Source(names[s.uri], s.uri, s.is_folder) for s in sources]
+            return [replace(s, name=names[s.uri]) for s in sources]
         parts += 1
         for source in clashing:
             pieces = locate(source.uri)[1].rstrip("/").split("/")

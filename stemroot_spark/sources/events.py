@@ -98,6 +98,7 @@ class ReaderReport:
         note: what was chosen or left out in a usable file.
         report_kind, section: the nsys report that is read, and which of the reports in the file it is.
         time_base_ns: Kineto's baseTimeNanoseconds.
+        first_step: smallest number of Kineto's profiler steps; above 0 the trace begins after its process did.
     """
 
     format: str
@@ -116,6 +117,7 @@ class ReaderReport:
     report_kind: str | None = None
     section: int | None = None
     time_base_ns: int = 0
+    first_step: int | None = None
 
     @property
     def n_kept(self) -> int:

@@ -19,8 +19,6 @@ _NAMED_RANK = re.compile(r"(?<![a-z0-9])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECAS
 _DOTTED_NUMBER = re.compile(r"\.(\d{1,7})(?=\.|$)")
 _CAPTURE_VARIABLE = re.compile(r"PROCESS_\d+:ENVIRONMENT_VARIABLE")
 
-PROCESS_COLUMNS = ("source_index", "process_key", "claimed_rank", "claim_source", "source_name")
-
 
 def environment_numbers(tables: dict[str, list[dict[str, Any]]]) -> dict[str, int]:
     """The listed variables that a report recorded, as numbers.
@@ -72,10 +70,11 @@ def numbers_in_names(names: list[str]) -> list[int | None]:
 def assign_ranks(processes: pd.DataFrame) -> pd.DataFrame:
     """Give every process of a run a rank of its own.
 
-    ``processes`` has ``PROCESS_COLUMNS``, a row per source and process, claims null where there is none; a claim speaks
-    for a report with one process only. The first source in order keeps a rank that several claim. All others take the
-    ranks nobody holds in the order of (source, process key as an unsigned number). Returns source_index, process_key,
-    rank, rank_source (where the rank comes from) and is_contested (the claim of this process was refused).
+    ``processes`` has source_index, process_key, is_usable, claimed_rank, claim_source and source_name: a row per source
+    and process, claims null where there is none; a claim speaks for a report with one process only. The first usable
+    source in order keeps a rank that several claim. All others take the ranks nobody holds in the order of (source,
+    process key as an unsigned number); a source that is not usable takes its place there too. Returns source_index,
+    process_key, rank, rank_source (where the rank comes from) and is_contested (the claim was refused) of usable ones.
     """
     ordered = processes.assign(is_high=processes["process_key"] < 0).sort_values(
         ["source_index", "is_high", "process_key"], ignore_index=True
@@ -83,20 +82,20 @@ def assign_ranks(processes: pd.DataFrame) -> pd.DataFrame:
     alone = ~ordered["source_index"].duplicated(keep=False)
     claim = ordered["claimed_rank"].where(alone)
     source = ordered["claim_source"].where(claim.notna())
-    unclaimed = claim.isna() & alone
-    dotted = (
-        numbers_in_names(ordered["source_name"].tolist())
-        if bool((claim.isna()).all() and alone.all())
-        else None
-    )
-    if dotted is not None:
-        claim = claim.where(~unclaimed, pd.Series(dotted, index=ordered.index, dtype="Int64"))
-        source = source.where(claim.isna() | ~unclaimed, "name")
-    granted = claim.notna() & ~claim.duplicated()
+    if bool((claim.isna() & alone).all()):
+        claim = pd.Series(numbers_in_names(ordered["source_name"].tolist()), dtype="Int64")
+        source = source.where(claim.isna(), "name")
+    by_trust = claim[ordered["is_usable"].sort_values(ascending=False, kind="stable").index]
+    granted = claim.notna() & ~by_trust.duplicated().reindex(claim.index)
     taken = {int(rank) for rank in claim[granted]}
     free = (rank for rank in range(len(ordered) + len(taken)) if rank not in taken)
-    ranks = [int(rank) if ok else next(free) for rank, ok in zip(claim, granted, strict=True)]
-    return pd.DataFrame(
+    # An unusable source whose claim a good one holds is most likely a spoilt copy of it: it needs no rank.
+    is_placed = ordered["is_usable"] | claim.isna() | granted
+    ranks = [
+        int(rank) if ok else next(free) if placed else -1
+        for rank, ok, placed in zip(claim, granted, is_placed, strict=True)
+    ]
+    result = pd.DataFrame(
         {
             "source_index": ordered["source_index"],
             "process_key": ordered["process_key"],
@@ -105,3 +104,4 @@ def assign_ranks(processes: pd.DataFrame) -> pd.DataFrame:
             "is_contested": claim.notna() & ~granted,
         }
     )
+    return result[ordered["is_usable"]].reset_index(drop=True)

@@ -60,6 +60,7 @@ _LOOKS_LIKE_TRACE = re.compile(
 # Marks of duration events that come as pairs, and of events that are no intervals at all.
 _BEGIN_MARK, _COMPLETE_MARK = "B", "X"
 _VERSION = re.compile(r"[\w.+-]{1,40}", re.ASCII)
+_STEP = re.compile(r"ProfilerStep#(\d{1,9})", re.ASCII)
 _LONGEST_GPU_NAME = 200
 # Far more than a process has; it keeps memory flat whatever stands in a file.
 _MOST_DEVICES_KEPT = 1_000
@@ -127,8 +128,8 @@ def _probe(source: str | Path | IO[bytes], limits: ReadLimits, report: ReaderRep
                 start_ns = _interval_start(event)
             if start_ns is not None and (first_ns is None or start_ns < first_ns):
                 first_ns = start_ns
-            if event is not None and len(cpu_processes) < 2:
-                cpu_processes |= _cpu_process(event)
+            if event is not None:
+                _look_aside(event, report, cpu_processes)
     _take_header(report, trace.header, devices)
     if first_ns is not None:
         report.session_start_ns = report.time_base_ns + first_ns
@@ -144,6 +145,15 @@ def _probe(source: str | Path | IO[bytes], limits: ReadLimits, report: ReaderRep
         raise UnusableSourceError(
             "no kernel launches: the trace has no event of category kernel; profile with ProfilerActivity.CUDA"
         )
+
+
+def _look_aside(event: Event, report: ReaderReport, cpu_processes: set[str]) -> None:
+    """Take from an event what it tells about the trace as a whole."""
+    if len(cpu_processes) < 2:
+        cpu_processes |= _cpu_process(event)
+    step = _profiler_step(event)
+    if step is not None:
+        report.first_step = step if report.first_step is None else min(report.first_step, step)
 
 
 def is_kernel(event: Event | None) -> bool:
@@ -247,6 +257,13 @@ def _cpu_process(event: Event) -> set[str]:
     if event.get("name") != "process_labels" or not isinstance(args, dict) or args.get("labels") != "CPU":
         return set()
     return {str(event.get("pid"))}
+
+
+def _profiler_step(event: Event) -> int | None:
+    """Number of a training step, as torch.profiler counts them from where it was started."""
+    name = event.get("name")
+    match = _STEP.fullmatch(name) if isinstance(name, str) else None
+    return int(match[1]) if match else None
 
 
 def _take_header(report: ReaderReport, header: dict[str, Any], devices: set[int]) -> None:

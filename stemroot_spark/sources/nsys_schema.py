@@ -15,6 +15,13 @@ STRING_TABLE = "StringIds"
 EXPORT_METADATA_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 SESSION_TABLE = "TARGET_INFO_SESSION_START_TIME"
 GPU_TABLE = "TARGET_INFO_GPU"
+# Which of the machine's GPUs the process used; since 2025.
+DEVICE_TABLE = "TARGET_INFO_CUDA_DEVICE"
+DIAGNOSTIC_TABLE = "DIAGNOSTIC_EVENT"
+RUNTIME_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
+COPY_TABLES = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
+# One row per launch of a whole CUDA graph, written with --cuda-graph-trace=graph: its kernels appear nowhere.
+GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 # Where nsys records the environment; read by allow-list only, see identity.py.
 ENVIRONMENT_TABLES = ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE")
 
@@ -50,6 +57,16 @@ KERNEL_COLUMNS = (
     KernelColumn("clusterY", "cluster_y", "int"),
     KernelColumn("clusterZ", "cluster_z", "int"),
 )
+# Columns of the graph table; what a kernel has beside these is null for a graph.
+GRAPH_COLUMNS = (
+    *(column for column in KERNEL_COLUMNS if column.source in {"globalPid", "start", "end"}),
+    KernelColumn("graphId", "graph_id", "bigint", required=True),
+    *(
+        column
+        for column in KERNEL_COLUMNS
+        if column.source in {"deviceId", "contextId", "streamId", "correlationId"}
+    ),
+)
 CONFIG_COLUMNS = tuple(
     column.name
     for column in KERNEL_COLUMNS
@@ -71,17 +88,19 @@ def column_problem(table: str, column: str, declared: str | None) -> str | None:
     return None
 
 
-def readable_columns(declared: dict[str, str]) -> tuple[dict[str, str], str | None]:
-    """Kernel columns to read (name in nsys -> Arrow type), or the reason why the table cannot be used.
+def readable_columns(
+    declared: dict[str, str], table: str = KERNEL_TABLE, columns: tuple[KernelColumn, ...] = KERNEL_COLUMNS
+) -> tuple[dict[str, str], str | None]:
+    """Columns of a table to read (name in nsys -> Arrow type), or the reason why the table cannot be used.
 
     Absent optional columns, and optional ones without any value, are left out.
     """
     wanted: dict[str, str] = {}
-    for column in KERNEL_COLUMNS:
+    for column in columns:
         kind = declared.get(column.source)
         if not column.required and kind in (None, "null"):
             continue
-        problem = column_problem(KERNEL_TABLE, column.source, kind)
+        problem = column_problem(table, column.source, kind)
         if problem is not None:
             return {}, problem
         wanted[column.source] = str(kind)

@@ -17,6 +17,7 @@ from pyarrow import fs
 from stemroot_spark.errors import UsageError
 
 _CHUNK_BYTES = 8 << 20
+_PARQUET = ".parquet"
 _GLOB_CHARACTERS = str.maketrans({character: f"\\{character}" for character in "*?[]{}\\"})
 
 
@@ -73,3 +74,21 @@ def local_copy(uri: str) -> Iterator[Path]:
         with filesystem.open_input_stream(path) as stream, target.open("wb") as copy:
             shutil.copyfileobj(stream, copy, _CHUNK_BYTES)
         yield target
+
+
+def leaves_folder(uri: str, folder: str) -> bool:
+    """Whether a local path leads out of a folder once its symbolic links are followed; never for object stores."""
+    filesystem, path = locate(uri)
+    if not isinstance(filesystem, fs.LocalFileSystem):
+        return False
+    return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(locate(folder)[1]))
+
+
+def table_files(uri: str) -> dict[str, str]:
+    """Parquet files of a folder of tables: table in lower case -> URI."""
+    filesystem, path = locate(uri)
+    return {
+        entry.base_name[: -len(_PARQUET)].lower(): f"{uri.rstrip('/')}/{entry.base_name}"
+        for entry in filesystem.get_file_info(fs.FileSelector(path))
+        if entry.type == fs.FileType.File and entry.base_name.lower().endswith(_PARQUET)
+    }

@@ -180,20 +180,21 @@ class Warehouse:
         """Insert the rows whose key is not in the table yet; existing rows stay as they are."""
         before, token = self.version(table), uuid.uuid4().hex
         known = self._latest(table).select(key)
-        source = self._conform(table, rows).join(known, key, how="left_anti")
-        if source.isEmpty():
-            return Commit(0, None)
-        merge = (
-            self._delta(table)
-            .alias("known")
-            .merge(source.alias("found"), f"known.{key} = found.{key}")
-            .whenNotMatchedInsertAll()
-        )
-        self.spark.conf.set(_USER_METADATA, json.dumps({**metadata, "commit": token}, sort_keys=True))
+        source = self._conform(table, rows).join(known, key, how="left_anti").persist()
         try:
+            if source.isEmpty():
+                return Commit(0, None)
+            merge = (
+                self._delta(table)
+                .alias("known")
+                .merge(source.alias("found"), f"known.{key} = found.{key}")
+                .whenNotMatchedInsertAll()
+            )
+            self.spark.conf.set(_USER_METADATA, json.dumps({**metadata, "commit": token}, sort_keys=True))
             self._retry(table, merge.execute, None)
         finally:
             self.spark.conf.unset(_USER_METADATA)
+            source.unpersist()
         self.unpin(table)
         return self._commit_since(table, before, token)
 

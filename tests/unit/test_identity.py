@@ -18,7 +18,7 @@ from stemroot_spark.sources.identity import (
 def processes(*rows: tuple[int, int, int | None, str]) -> pd.DataFrame:
     columns = ["source_index", "process_key", "claimed_rank", "source_name"]
     frame = pd.DataFrame(rows, columns=columns).astype({"claimed_rank": "Int64"})
-    return frame.assign(claim_source="environment")
+    return frame.assign(claim_source="environment", is_usable=True)
 
 
 def ranks(frame: pd.DataFrame) -> dict[tuple[int, int], tuple[int, str]]:
@@ -98,3 +98,16 @@ def test_a_claim_does_not_speak_for_a_report_of_several_processes() -> None:
 def test_names_with_dotted_numbers_give_ranks_where_nothing_else_does() -> None:
     frame = processes((0, 1, None, "job.3.sqlite"), (1, 1, None, "job.5.sqlite"))
     assert ranks(frame) == {(0, 1): (3, "name"), (1, 1): (5, "name")}
+
+
+def test_an_unusable_source_keeps_its_place_so_that_later_ranks_do_not_move() -> None:
+    frame = processes((0, 1, None, "a"), (1, 0, None, "b"), (2, 1, None, "c"))
+    frame["is_usable"] = [True, False, True]
+    assert ranks(frame) == {(0, 1): (0, "order"), (2, 1): (2, "order")}
+
+
+def test_an_unusable_source_never_takes_a_rank_that_a_usable_one_claims() -> None:
+    frame = processes((0, 0, 0, "a"), (1, 1, 0, "b"), (2, 1, None, "c"))
+    frame["is_usable"] = [False, True, True]
+    assert ranks(frame) == {(1, 1): (0, "environment"), (2, 1): (1, "order")}
+    assert not assign_ranks(frame)["is_contested"].any()

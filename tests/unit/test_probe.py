@@ -308,7 +308,9 @@ def _check_types(found: Probe) -> None:
         if kind == "BIGINT":
             assert value is None or (type(value) is int and -(2**63) <= value < 2**63), name
         else:
-            assert value is None or type(value) is str, name
+            assert value is None or type(value) is {"STRING": str, "BOOLEAN": bool, "DOUBLE": float}[kind], (
+                name
+            )
 
 
 def test_differing_gpus_have_no_common_name(tmp_path: Path) -> None:
