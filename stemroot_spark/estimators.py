@@ -1,9 +1,10 @@
 """From simulated launches back to the time of the workload, with confidence intervals.
 
 The point estimate uses simulated values alone: Y^ = sum_h N_h ybar_h (Cochran, Sampling Techniques, chapter 5).
-The interval carries the profile's variance over to the simulator's unit with one factor per kernel and adds
-the noise of single launches, whose spread is shrunk towards an assumed one, `launch_noise`, worth three
-degrees of freedom, since most kernels have very few draws.
+A stratum whose launches were drawn with probabilities m x / X (PPS) contributes X / m sum y / x in place of N ybar
+(Hansen and Hurwitz 1943; Horvitz and Thompson 1952). The interval carries the profile's variance over to the
+simulator's unit with one factor per kernel and adds the noise of single launches, whose spread is shrunk towards an
+assumed one, `launch_noise`, worth three degrees of freedom, since most kernels have very few draws.
 
 `summarise_kernel` condenses one kernel (a map), `combine` pools kernels and makes the intervals (a reduce). In
 all results a float that cannot be computed is NaN, which stands for null, and its row says why in `reason`.
@@ -28,6 +29,8 @@ PRIOR_DEGREES_OF_FREEDOM = 3.0
 
 DRAW_COLUMNS = ("stratum_id", "duration_ns", "value")
 STRATUM_COLUMNS = ("stratum_id", "n_population", "n_samples", "mean_ns", "stddev_ns")
+DESIGN_COLUMN = "design"
+EXPANSION, PPS = "expansion", "pps"
 
 
 class KernelSummary(NamedTuple):
@@ -36,8 +39,9 @@ class KernelSummary(NamedTuple):
     estimate: Y^, in the unit of the values; NaN unless every stratum has an answer. answered_estimate: the sum
     over the strata that have one. factor: f_k = sum w y / sum w x, unit of the values per ns.
     noise_squared: phi_k^2, variance of y / (f x) over the draws, NaN below two answers; degrees_of_freedom: its
-    n_k - 1, at least 0. profile_variance: V_x,k of the answered sample, ns^2. noise_weight: what phi^2 is
-    multiplied with, sum_h N_h sum x^2 (1/m_h - 1/N_h), ns^2. Both are NaN where the estimate is.
+    n_k - 1, at least 0. profile_variance: V_x,k of the answered sample, ns^2, to which a PPS stratum adds nothing.
+    noise_weight: what phi^2 is multiplied with, sum_h N_h sum x^2 (1/m_h - 1/N_h), of a PPS stratum
+    X^2 / m_h - sum x^2 (Godambe and Joshi 1965), ns^2. Both are NaN where the estimate is.
     is_whole: every launch was simulated. unanswered: strata with drawn launches and no usable result;
     unsampled: strata the plan gave no sample; their shares are of the kernel's profiled time.
     status: ok or incomplete, with a reason (None for ok).
@@ -98,9 +102,10 @@ def summarise_kernel(draws: pd.DataFrame, strata: pd.DataFrame) -> KernelSummary
     """Condenses the draws of one kernel to what the estimate and its interval need.
 
     draws: a row per drawn launch with DRAW_COLUMNS: duration_ns the profiled x, value the simulated y in any
-    unit, null where the result is missing or failed. strata: a row per stratum with STRATUM_COLUMNS. A
-    stratum counts with the m_h launches that were answered. DataError for missing columns, draws of an
-    unknown stratum, more answers than launches, or values that are not positive.
+    unit, null where the result is missing or failed. strata: a row per stratum with STRATUM_COLUMNS and, unless
+    all are expansion strata, DESIGN_COLUMN (null stands for expansion). A stratum counts with the m_h launches that
+    were answered. DataError for missing columns, draws of an unknown stratum, an unknown design, more answers than
+    launches, or values that are not positive.
     """
     strata = _checked_strata(strata)
     x, y, position = _checked_draws(draws, strata)
@@ -116,7 +121,9 @@ def summarise_kernel(draws: pd.DataFrame, strata: pd.DataFrame) -> KernelSummary
         h = int(np.argmax(m > n))
         name = strata["stratum_id"].iloc[h]
         raise DataError(f"stratum {name}: {m[h]} results for {n[h]} launches, drawn or joined twice?")
-    weight = (n / np.maximum(m, 1))[position]
+    is_pps = _is_pps(strata)
+    # The weight of a draw: N / m, or 1 / pi = X / (m x).
+    weight = (n / np.maximum(m, 1))[position] * np.where(is_pps[position], mean[position] / x, 1.0)
     # fsum, here and for totals: the same answer whatever the order of the rows.
     weighted_sum = fsum(weight * y) if len(y) else np.nan
     factor = weighted_sum / fsum(weight * x) if len(y) else np.nan
@@ -138,9 +145,8 @@ def summarise_kernel(draws: pd.DataFrame, strata: pd.DataFrame) -> KernelSummary
         n_drawn=n_drawn,
         n_answered=len(y),
         profile_total_ns=round(float(time.sum())),
-        profile_variance=planning_variance(n, stddev, m) if all_answered else np.nan,
-        # Written with N - m so that a stratum simulated whole adds exactly 0.
-        noise_weight=float(np.sum(squares * (n - m) / m)) if all_answered else np.nan,
+        profile_variance=planning_variance(n, np.where(is_pps, 0.0, stddev), m) if all_answered else np.nan,
+        noise_weight=_noise_weight(n, m, time, squares, is_pps) if all_answered else np.nan,
         is_whole=bool((m == n).all()),
         n_strata_unanswered=int(unanswered.sum()),
         unanswered_time_share=float(time[unanswered].sum() / time.sum()),
@@ -149,6 +155,29 @@ def summarise_kernel(draws: pd.DataFrame, strata: pd.DataFrame) -> KernelSummary
         status="incomplete" if reason else "ok",
         reason=reason,
     )
+
+
+def _is_pps(strata: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    if DESIGN_COLUMN not in strata.columns:
+        return np.zeros(len(strata), dtype=np.bool_)
+    design = strata[DESIGN_COLUMN].fillna(EXPANSION)
+    if not design.isin((EXPANSION, PPS)).all():
+        raise DataError(f"strata of design {', '.join(sorted(set(design)))}: known are {EXPANSION} and {PPS}")
+    is_pps: npt.NDArray[np.bool_] = (design == PPS).to_numpy(dtype=np.bool_)
+    return is_pps
+
+
+def _noise_weight(
+    n: npt.NDArray[np.int64],
+    m: npt.NDArray[np.int64],
+    time: FloatArray,
+    squares: FloatArray,
+    is_pps: npt.NDArray[np.bool_],
+) -> float:
+    # Written with N - m so that a stratum simulated whole adds exactly 0.
+    expansion = squares * (n - m) / m
+    pps = np.where(m == n, 0.0, np.maximum(time**2 / m - squares, 0.0))
+    return float(np.sum(np.where(is_pps, pps, expansion)))
 
 
 def combine(summaries: pd.DataFrame, launch_noise: float, confidence: float) -> Combined:

@@ -33,7 +33,7 @@ _MORE_DRAWS = 16_000
 MAX_ROUNDS = 12
 _LEAST_SHRINK, _MOST_SHRINK = 0.01, 0.5
 
-_BLOCK = 4_000
+BLOCK = 4_000
 _BUCKETS_PER_STRATUM = 256
 _FEW_SAMPLES = 32
 _MOST_LAUNCHES = 10**9 - 1  # what numpy's hypergeometric draws from
@@ -155,16 +155,16 @@ def simulate_buckets(
     configs = np.unique(buckets.config)
     samples = strata["n_samples"].to_numpy(dtype=np.int64)
     errors, totals = [], []
-    for block in range(first // _BLOCK, -(-(first + draws) // _BLOCK)):
+    for block in range(first // BLOCK, -(-(first + draws) // BLOCK)):
         rng = np.random.default_rng([seed % 2**64, kernel_id % 2**64, block])
-        factors = _unit_lognormal(rng, model.factor_spread, (_BLOCK, configs.size))
-        error, total = np.zeros(_BLOCK), np.zeros(_BLOCK)
+        factors = unit_lognormal(rng, model.factor_spread, (BLOCK, configs.size))
+        error, total = np.zeros(BLOCK), np.zeros(BLOCK)
         for part, m in zip(parts, samples, strict=True):
             known = factors[:, np.searchsorted(configs, np.unique(part.config))]
-            stratum_error, stratum_total = _stratum_draws(rng, part, int(m), known, model.launch_noise)
+            stratum_error, stratum_total = stratum_draws(rng, part, int(m), known, model.launch_noise)
             error += stratum_error
             total += stratum_total
-        wanted = slice(max(first - block * _BLOCK, 0), min(first + draws - block * _BLOCK, _BLOCK))
+        wanted = slice(max(first - block * BLOCK, 0), min(first + draws - block * BLOCK, BLOCK))
         errors.append(error[wanted])
         totals.append(total[wanted])
     return pd.DataFrame(
@@ -184,7 +184,7 @@ def sum_of_draws(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return parts[0].assign(error_ns=error, total_ns=total)
 
 
-def _unit_lognormal(rng: np.random.Generator, spread: float, shape: tuple[int, ...]) -> FloatArray:
+def unit_lognormal(rng: np.random.Generator, spread: float, shape: tuple[int, ...]) -> FloatArray:
     """Lognormal factors of mean 1 whose logarithm has standard deviation sqrt(ln(1 + spread^2))."""
     if spread == 0.0:
         return np.ones(shape)
@@ -221,7 +221,7 @@ def _fewer(part: Buckets) -> Buckets:
     return merged_buckets(part, np.flatnonzero(starts))
 
 
-def _stratum_draws(
+def stratum_draws(
     rng: np.random.Generator, part: Buckets, m: int, factors: FloatArray, noise: float
 ) -> tuple[FloatArray, FloatArray]:
     """Error and total in ns of one stratum, shape (draws,); factors of shape (draws, configurations)."""

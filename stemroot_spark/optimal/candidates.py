@@ -34,11 +34,25 @@ class Dual(NamedTuple):
 
 
 def stratum_variance(rows: pd.DataFrame) -> FloatArray:
-    """Planning variance N^2 E[S_y^2] (1/m - 1/N) of each row in ns^2; exactly 0 where m = N."""
+    """Planning variance of each row in ns^2.
+
+    Expansion: N^2 E[S_y^2] (1/m - 1/N), exactly 0 where m = N. Rows with `is_pps`: G / m, where model_stddev_ns is
+    sqrt(G) / N.
+    """
     n, m = (rows[name].to_numpy(dtype=np.float64) for name in ("n_population", "n_samples"))
     spread = rows["model_stddev_ns"].to_numpy(dtype=np.float64) ** 2
-    variance: FloatArray = n * spread * (n - m) / m
+    unseen = n - m
+    if "is_pps" in rows.columns:
+        unseen = np.where(rows["is_pps"].to_numpy(dtype=np.bool_), n, unseen)
+    variance: FloatArray = n * spread * unseen / m
     return variance
+
+
+def stratum_cost(rows: pd.DataFrame) -> FloatArray:
+    """Expected simulated time of each row in ns: its samples times unit_cost_ns, where absent mean_ns."""
+    unit = rows["unit_cost_ns" if "unit_cost_ns" in rows.columns else "mean_ns"]
+    cost: FloatArray = rows["n_samples"].to_numpy(dtype=np.int64) * unit.to_numpy(dtype=np.float64)
+    return cost
 
 
 class _Entries(NamedTuple):
@@ -84,7 +98,7 @@ class Candidates:
         kernel, solution = (rows[name].to_numpy(dtype=np.int64) for name in ("kernel_id", "solution"))
         starts = np.append(True, (np.diff(kernel) != 0) | (np.diff(solution) != 0))
         first = np.flatnonzero(starts)
-        time = rows["n_samples"].to_numpy() * rows["mean_ns"].to_numpy()
+        time = stratum_cost(rows)
         fresh = _Entries(
             kernel=kernel[first],
             cost_ns=np.add.reduceat(time, first),

@@ -79,11 +79,18 @@ def ordered_cells(frame: pd.DataFrame, model: PlanningModel, *, coarse: bool = F
 
 def cells_of_buckets(buckets: Buckets, model: PlanningModel, *, coarse: bool = False) -> OrderedCells:
     """ordered_cells from buckets at hand."""
+    order, group, cell = cell_partition(buckets, model, coarse=coarse)
+    return _assembled(buckets.at(order), group, cell, model.use_configurations)
+
+
+def cell_partition(
+    buckets: Buckets, model: PlanningModel, *, coarse: bool = False
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Which cell a bucket belongs to: an order of the buckets, and the group and cell of each in that order."""
     group = _ranked_configurations(buckets, model.max_cells)
     order = np.lexsort((buckets.min_ns, group))
     buckets, group = buckets.at(order), group[order]
-    cell = _cell_numbers(buckets, group, model.max_cells, coarse)
-    return _assembled(buckets, group, cell, model.use_configurations)
+    return order, group, _cell_numbers(buckets, group, model.max_cells, coarse)
 
 
 def interval_moments(cells: OrderedCells, start: IntArray, stop: IntArray) -> IntervalMoments:
@@ -102,12 +109,12 @@ def interval_moments(cells: OrderedCells, start: IntArray, stop: IntArray) -> In
     within = _difference(cells.m2, start, stop)
     m2 = np.maximum(_difference(squared_cells, start, stop) - shifted**2 / n, np.maximum(within, 0.0))
     m2 = np.where(stop - start == 1, cells.m2[start], m2)
-    return IntervalMoments(n, mean, m2, m2 + _between_excess(cells, start, stop, mean * n) / n)
+    return IntervalMoments(n, mean, m2, m2 + between_excess(cells, start, stop, mean * n) / n)
 
 
-def _between_excess(cells: OrderedCells, start: IntArray, stop: IntArray, total_ns: FloatArray) -> FloatArray:
+def between_excess(cells: OrderedCells, start: IntArray, stop: IntArray, total_ns: FloatArray) -> FloatArray:
     """X^2 - sum_c X_c^2 in ns^2 of runs of cells: what the factors add to the spread beyond m2."""
-    excess = np.zeros(start.size)
+    excess: FloatArray = np.zeros(start.size)
     if cells.config_ids is None:
         return excess
     group_of = np.repeat(np.arange(len(cells.group_start) - 1), np.diff(cells.group_start))
@@ -136,7 +143,7 @@ def exact_moments(cells: OrderedCells, starts: IntArray, stops: IntArray) -> Int
         np.maximum.reduceat(cells.max_ns[cell], first),
     )
     m2 = np.where(low == high, 0.0, m2)
-    return IntervalMoments(n, mean, m2, m2 + _between_excess(cells, starts, stops, mean * n) / n)
+    return IntervalMoments(n, mean, m2, m2 + between_excess(cells, starts, stops, mean * n) / n)
 
 
 def _difference(values: npt.NDArray[_Number], start: IntArray, stop: IntArray) -> npt.NDArray[_Number]:

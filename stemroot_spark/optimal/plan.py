@@ -17,7 +17,7 @@ import pandas as pd
 from stemroot_spark.allocation import normal_quantile, variance_bound
 from stemroot_spark.errors import DataError
 from stemroot_spark.optimal.calibration import DRAWS, MAX_ROUNDS, Calibrated, Coverage, calibrate
-from stemroot_spark.optimal.candidates import stratum_variance
+from stemroot_spark.optimal.candidates import stratum_cost, stratum_variance
 from stemroot_spark.optimal.model import DEFAULT_MAX_CELLS, PlanningModel, planning_model
 from stemroot_spark.optimal.programme import FRONTIER_SCHEMA
 from stemroot_spark.optimal.search import Evaluator, Search, SearchOptions, Selection
@@ -43,6 +43,8 @@ STRATA_COLUMNS = (
     "stddev_ns",
     "model_stddev_ns",
 )
+# What the strata of two profiles carry besides, see stemroot_spark.optimal.designs.
+PAIRED_COLUMNS = ("is_pps", "unit_cost_ns", "profile_mean_ns", "profile_stddev_ns", "profile_cost_ns")
 _BISECTIONS = 8
 _SHRINK = 0.97
 
@@ -276,10 +278,10 @@ def _result(
             f"{coverage.n_draws} draws of the planning model"
         )
     return OptimalPlan(
-        strata=strata.loc[:, list(STRATA_COLUMNS)],
+        strata=strata.loc[:, [n for n in (*STRATA_COLUMNS, *PAIRED_COLUMNS) if n in strata.columns]],
         options=options,
         total_time_ns=total,
-        sampled_time_ns=float((strata["n_samples"] * strata["mean_ns"]).sum()),
+        sampled_time_ns=float(stratum_cost(strata).sum()),
         planned_relative_error=planned,
         guaranteed_error=guaranteed,
         lower_bound_ns=lower_bound_ns,

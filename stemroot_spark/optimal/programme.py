@@ -126,17 +126,7 @@ class SingleLaunch:
 
 def allowed_intervals(cells: OrderedCells, model: PlanningModel) -> Intervals:
     """All runs of cells inside one configuration, and all runs of whole neighbouring configurations."""
-    starts, stops = [], []
-    for low, high in zip(cells.group_start[:-1], cells.group_start[1:], strict=True):
-        stop, start = np.tril_indices(high - low)
-        starts.append(low + start)
-        stops.append(low + stop + 1)
-    stop, start = np.tril_indices(len(cells.group_start) - 1, -1)
-    starts.append(cells.group_start[start])
-    stops.append(cells.group_start[stop + 1])
-    start, stop = np.concatenate(starts), np.concatenate(stops)
-    order = np.argsort(stop, kind="stable")
-    start, stop = start[order], stop[order]
+    start, stop = allowed_runs(cells)
     moments = interval_moments(cells, start, stop)
     n = moments.n.astype(np.float64)
     return Intervals(
@@ -147,6 +137,21 @@ def allowed_intervals(cells: OrderedCells, model: PlanningModel) -> Intervals:
         spread=n**2 * model.expected_variance(*moments),
         first=np.searchsorted(stop, np.arange(len(cells) + 2)),
     )
+
+
+def allowed_runs(cells: OrderedCells) -> tuple[IntArray, IntArray]:
+    """First cell and end of every allowed interval, ascending by the end."""
+    starts, stops = [], []
+    for low, high in zip(cells.group_start[:-1], cells.group_start[1:], strict=True):
+        stop, start = np.tril_indices(high - low)
+        starts.append(low + start)
+        stops.append(low + stop + 1)
+    stop, start = np.tril_indices(len(cells.group_start) - 1, -1)
+    starts.append(cells.group_start[start])
+    stops.append(cells.group_start[stop + 1])
+    start, stop = np.concatenate(starts), np.concatenate(stops)
+    order = np.argsort(stop, kind="stable")
+    return start[order], stop[order]
 
 
 def best_samples(intervals: Intervals, multiplier: float) -> FloatArray:
@@ -231,7 +236,7 @@ def _columns(solved: Solved, model: PlanningModel) -> dict[str, Any]:
         "multiplier": np.repeat([s.multiplier for s in solutions], sizes),
         "dual_ns": np.repeat([s.dual_ns for s in solutions], sizes),
         "stratum_id": np.concatenate([np.arange(size, dtype=np.int32) for size in sizes]),
-        "launch_config_ids": _config_ids(cells, starts, stops),
+        "launch_config_ids": config_ids_of(cells, starts, stops),
         "lower_ns": np.array([cells.min_ns[a:b].min() for a, b in strata]),
         "upper_ns": np.array([cells.max_ns[a:b].max() for a, b in strata]),
         "n_population": moments.n,
@@ -242,7 +247,8 @@ def _columns(solved: Solved, model: PlanningModel) -> dict[str, Any]:
     }
 
 
-def _config_ids(cells: OrderedCells, starts: IntArray, stops: IntArray) -> list[list[int] | None]:
+def config_ids_of(cells: OrderedCells, starts: IntArray, stops: IntArray) -> list[list[int] | None]:
+    """Launch configurations of runs of cells, sorted; None where configurations are ignored."""
     if cells.config_ids is None:
         return [None] * starts.size
     first = np.searchsorted(cells.group_start, starts, side="right") - 1

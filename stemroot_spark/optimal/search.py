@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stemroot_spark.allocation import allocate
-from stemroot_spark.optimal.candidates import Candidates, Dual, Master, stratum_variance
+from stemroot_spark.optimal.candidates import Candidates, Dual, Master, stratum_cost, stratum_variance
 from stemroot_spark.optimal.pareto import choose
 
 IntArray = npt.NDArray[np.int64]
@@ -174,6 +174,8 @@ class Search:
     def _polished(self, selection: Selection, bound: float) -> Selection:
         """Samples settled over the strata of all kernels together; never dearer than before."""
         rows = selection.rows
+        if "is_pps" in rows.columns:
+            return self._selection(rows.assign(n_samples=lowered(rows, bound)), bound)
         samples = allocate(
             rows["n_population"], rows["model_stddev_ns"], rows["mean_ns"], bound, start=rows["n_samples"]
         )
@@ -183,7 +185,26 @@ class Search:
         return Selection(
             rows=rows,
             bound=bound,
-            cost_ns=float((rows["n_samples"] * rows["mean_ns"]).sum()),
+            cost_ns=float(stratum_cost(rows).sum()),
             variance=float(stratum_variance(rows).sum()),
             lower_bound_ns=self.lower_bound(bound),
         )
+
+
+def lowered(rows: pd.DataFrame, bound: float) -> IntArray:
+    """Samples of strata of any design, the dearest lowered first while the variance stays within the bound."""
+    rows = rows.copy()
+    while True:
+        m = rows["n_samples"].to_numpy(dtype=np.int64)
+        variance = stratum_variance(rows)
+        fewer = np.maximum(m - 1, 1)
+        after = variance.sum() - variance + stratum_variance(rows.assign(n_samples=fewer))
+        saving = np.where((m > 1) & (after <= bound), stratum_cost(rows) / m, 0.0)
+        h = int(np.argmax(saving))
+        if saving[h] == 0.0:
+            return m
+        samples = m.copy()
+        samples[h] -= 1
+        if stratum_variance(rows.assign(n_samples=samples)).sum() > bound:
+            return m
+        rows["n_samples"] = samples

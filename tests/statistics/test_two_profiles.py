@@ -1,0 +1,348 @@
+"""Two profiles: pair sums and designs against single launches, and the bound of a plan by simulation of its draws."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+
+from stemroot_spark.errors import DataError
+from stemroot_spark.estimators import combine, summarise_kernel
+from stemroot_spark.fleet import FleetSpec, kernel_table, launches
+from stemroot_spark.optimal.candidates import stratum_cost, stratum_variance
+from stemroot_spark.optimal.designs import PAIRED_COLUMNS, designs_of, paired_frontier, paired_rows
+from stemroot_spark.optimal.model import PlanningModel
+from stemroot_spark.optimal.pair_work import kernel_pair_frontier, plan_pairs
+from stemroot_spark.optimal.pairs import (
+    PRIOR_DEGREES_OF_FREEDOM,
+    PairedCells,
+    paired_buckets,
+    paired_cells,
+    paired_histogram_of,
+)
+from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+SEED = 31
+DRAWS = 250
+Z95 = 1.959963984540054
+SPEC = FleetSpec(ranks=2, layers=2, iterations=10, seed=7)
+
+
+class Kernel(NamedTuple):
+    """Launches of one kernel: durations in two runs (0 without partner) and configurations."""
+
+    x: IntArray
+    x2: IntArray
+    config: IntArray
+
+
+def _kernel(size: int = 400, noise: float = 0.1, unmatched: float = 0.0, configs: int = 3) -> Kernel:
+    rng = np.random.default_rng([SEED, size, configs])
+    config = rng.integers(0, configs, size)
+    true = 1e5 * (1.0 + config) * np.exp(0.4 * rng.standard_normal(size))
+    x, x2 = (np.rint(true * np.exp(noise * rng.standard_normal(size))).astype(np.int64) for _ in range(2))
+    x2[rng.random(size) < unmatched] = 0
+    return Kernel(x, x2, config)
+
+
+def _cells(kernel: Kernel, model: PlanningModel) -> PairedCells:
+    frame = paired_histogram_of(kernel.x, kernel.x2, kernel.config)
+    buckets, relative_variance = paired_buckets(frame.sample(frac=1, random_state=SEED), model)
+    return paired_cells(buckets, relative_variance, model)
+
+
+@pytest.mark.parametrize("factor_spread", [0.0, 0.5])
+def test_designs_of_intervals_are_those_of_their_launches(factor_spread: float) -> None:
+    print(f"seed {SEED}")
+    kernel = _kernel()
+    model = PlanningModel(factor_spread, 0.03, use_configurations=True, max_cells=64)
+    cells = _cells(kernel, model)
+    bounds = cells.profile.group_start
+    runs = [(bounds[0], bounds[1]), (bounds[1] + 3, bounds[2] - 2), (bounds[0], bounds[3]), (5, 6)]
+    starts, stops = (np.array(side) for side in zip(*runs, strict=True))
+    v = cells.relative_variance
+    x, y = kernel.x.astype(np.float64), kernel.x2.astype(np.float64)
+    assert v == pytest.approx(x.sum() * (y**2 / x).sum() / y.sum() ** 2 - 1, rel=1e-6)
+    for exact in (False, True):
+        designs = designs_of(cells, starts, stops, model, exact=exact)
+        for h, (start, stop) in enumerate(runs):
+            inside = np.zeros(x.size, dtype=np.bool_)
+            groups = np.searchsorted(bounds, range(start, stop), side="right") - 1
+            for cell, group in zip(range(start, stop), groups, strict=True):
+                config = (cells.profile.config_ids or ())[group]
+                inside |= (
+                    np.isin(kernel.config, config)
+                    & (kernel.x >= cells.profile.min_ns[cell])
+                    & (kernel.x <= cells.profile.max_ns[cell])
+                )
+            mine, theirs, config = x[inside], y[inside], kernel.config[inside]
+            n, total_x, total_y = mine.size, mine.sum(), theirs.sum()
+            of_config = sum(theirs[config == c].sum() ** 2 for c in np.unique(config))
+            df, d0 = n - 1, PRIOR_DEGREES_OF_FREEDOM
+            own = total_x * (theirs**2 / mine).sum() - total_y**2
+            own = (df * own + d0 * v * total_y**2) / (df + d0)
+            pps = own + factor_spread**2 * (own + total_y**2 - of_config)
+            assert designs.n[h] == n
+            assert designs.mean_ns[h] == pytest.approx(theirs.mean(), rel=1e-9)
+            assert designs.pps_spread[h] == pytest.approx(pps, rel=1e-6)
+            assert designs.pps_cost_ns[h] == pytest.approx((mine * theirs).sum() / total_x, rel=1e-9)
+            assert designs.pps_most[h] == np.floor(total_x / mine.max())
+            s2 = max(theirs.var(ddof=1), (df * theirs.var(ddof=1) + d0 * v * theirs.mean() ** 2) / (df + d0))
+            between = s2 * df + total_y**2 / n - of_config / n
+            spread = n**2 * (s2 + factor_spread**2 * between / df)
+            assert designs.spread[h] == pytest.approx(spread, rel=1e-6)
+
+
+def test_a_launch_without_partner_counts_as_the_kernel_leads_to_expect() -> None:
+    kernel = _kernel(unmatched=0.3)
+    model = PlanningModel(0.0, 0.03, use_configurations=True, max_cells=64)
+    cells = _cells(kernel, model)
+    x, matched = kernel.x.astype(np.float64), kernel.x2 > 0
+    f = kernel.x2.sum() / x[matched].sum()
+    x2 = np.where(matched, kernel.x2, f * x)
+    assert cells.n_matched.sum() == matched.sum()
+    assert cells.repeat.sum_ns.sum() == pytest.approx(x2.sum(), rel=1e-5)
+    everything = designs_of(cells, np.array([0]), np.array([len(cells.n_matched)]), model, exact=True)
+    squares = np.where(matched, x2**2, f**2 * x**2 * (1 + cells.relative_variance))
+    variance = (squares.sum() - x2.sum() ** 2 / x.size) / (x.size - 1)
+    assert everything.spread[0] == pytest.approx(x.size**2 * variance, rel=1e-4)
+    assert everything.pps_cost_ns[0] == pytest.approx((x * x2).sum() / x.sum(), rel=1e-5)
+    own = x.sum() * (squares / x).sum() - x2.sum() ** 2
+    # df + 4 times the mean of both: the shrinkage leaves the relative variance of the whole kernel nearly as it is.
+    assert everything.pps_spread[0] == pytest.approx(own, rel=1e-2)
+
+
+def test_without_any_partner_the_noise_of_the_model_stands_in() -> None:
+    kernel = _kernel(unmatched=1.0)
+    assert _cells(kernel, PlanningModel(0.0, 0.07, use_configurations=True)).relative_variance == 0.07**2
+
+
+def test_rows_of_a_solution_give_its_dual_value() -> None:
+    model = PlanningModel(0.5, 0.0, use_configurations=True, max_cells=128)
+    frame = paired_histogram_of(*_kernel(900)).assign(kernel_id=3)
+    for multiplier in (1e-13, 1e-11, 1e-9, 1e-7):
+        rows = kernel_pair_frontier(frame, [multiplier], model)
+        assert tuple(rows.columns) == PAIRED_COLUMNS
+        value = stratum_cost(rows).sum() + multiplier * stratum_variance(rows).sum()
+        assert value == pytest.approx(rows["dual_ns"].iloc[0], rel=1e-6)
+        assert rows["n_population"].sum() == 900
+
+
+def test_the_programme_is_the_cheapest_of_all_partitions_and_designs() -> None:
+    """Against enumeration of every partition of one configuration's eight cells, both designs, and all m."""
+    rng = np.random.default_rng(SEED)
+    x = np.repeat(np.array([100, 150, 170, 400, 420, 900, 2_000, 9_000]) * 1_000, 3)
+    x2 = np.rint(x * np.exp(0.2 * rng.standard_normal(x.size))).astype(np.int64)
+    model = PlanningModel()
+    cells = _cells(Kernel(x, x2, np.zeros_like(x)), model)
+    size = len(cells.n_matched)
+    assert size == 8
+    for multiplier in (1e-12, 1e-10, 1e-8, 1e-6):
+        best = np.inf
+        for mask in range(2 ** (size - 1)):
+            cuts = [0, *(i + 1 for i in range(size - 1) if mask >> i & 1), size]
+            designs = designs_of(cells, np.array(cuts[:-1]), np.array(cuts[1:]), model)
+            value = 0.0
+            for h in range(len(cuts) - 1):
+                m = np.arange(1, designs.n[h] + 1)
+                expansion = m * designs.mean_ns[h] + multiplier * designs.spread[h] * (
+                    1 / m - 1 / designs.n[h]
+                )
+                few = m[m <= designs.pps_most[h]]
+                pps = few * designs.pps_cost_ns[h] + multiplier * designs.pps_spread[h] / few
+                value += min(expansion.min(), pps.min())
+            best = min(best, value)
+        found = paired_frontier(cells, [multiplier], model)[0]
+        assert found.dual_ns == pytest.approx(best, rel=1e-9)
+        value_of_rows = paired_rows(1, cells, [found], model)
+        assert (value_of_rows["n_samples"] <= value_of_rows["n_population"]).all()
+
+
+def test_strata_on_pure_noise_save_nothing() -> None:
+    """x alone spreads by 30 %; the other run shows that none of it comes back."""
+    print(f"seed {SEED}")
+    rng = np.random.default_rng(SEED)
+    x, x2 = (np.rint(1e6 * np.exp(0.3 * rng.standard_normal(4_000))).astype(np.int64) for _ in range(2))
+    frame = paired_histogram_of(x, x2).assign(kernel_id=1)
+    plan = plan_pairs(frame, PlanOptions(guarantee="total", calibrated=False))
+    bound, variance = PlanOptions(guarantee="total").bound(float(x2.sum())), x2.var(ddof=1)
+    one_stratum = x2.size**2 * variance / (bound + x2.size * variance) * x2.mean()
+    assert plan.sampled_time_ns == pytest.approx(one_stratum, rel=0.03)
+
+
+# A generated fleet: planned on two nights.
+
+
+class Night(NamedTuple):
+    kernel: IntArray
+    config: IntArray
+    duration_ns: IntArray
+
+
+@cache
+def _night(night: int) -> Night:
+    parts = [launches(SPEC, rank, night) for rank in range(SPEC.ranks)]
+    kernel = np.concatenate([part.kernel_index for part in parts])
+    is_communication = np.array([entry.is_communication for entry in kernel_table(SPEC)])[kernel]
+    columns = [np.concatenate([getattr(p, name) for p in parts]) for name in ("config_index", "duration_ns")]
+    return Night(kernel[~is_communication], *(column[~is_communication] for column in columns))
+
+
+@cache
+def _pairs() -> pd.DataFrame:
+    first, second = _night(0), _night(1)
+    frames = []
+    for kernel in np.unique(first.kernel):
+        mine = first.kernel == kernel
+        rows = paired_histogram_of(first.duration_ns[mine], second.duration_ns[mine], first.config[mine])
+        frames.append(rows.assign(kernel_id=kernel))
+    return pd.concat(frames, ignore_index=True)
+
+
+@cache
+def _plan(guarantee: str, epsilon: float) -> OptimalPlan:
+    return plan_pairs(_pairs(), PlanOptions(guarantee=guarantee, epsilon=epsilon, max_cells=128))
+
+
+def _estimates(plan: OptimalPlan, y: FloatArray, draws: int, rng: np.random.Generator) -> FloatArray:
+    """Estimated totals of y, shape (draws,), by the definition of both designs, launch by launch."""
+    first = _night(0)
+    estimate = np.zeros(draws)
+    for row in plan.strata.to_dict("records"):
+        inside = first.kernel == row["kernel_id"]
+        inside &= (first.duration_ns >= row["lower_ns"]) & (first.duration_ns <= row["upper_ns"])
+        if row["launch_config_ids"] is not None:
+            inside &= np.isin(first.config, row["launch_config_ids"])
+        x, mine, m = first.duration_ns[inside], y[inside], int(row["n_samples"])
+        assert x.size == row["n_population"]
+        for draw in range(draws):
+            order = rng.permutation(x.size)
+            if row["is_pps"]:
+                ends = np.cumsum(x[order])
+                points = (np.arange(m) + rng.random()) * (ends[-1] / m)
+                drawn = order[np.searchsorted(ends, points, side="right")]
+                estimate[draw] += np.sum(mine[drawn] / (m * x[drawn])) * ends[-1]
+            else:
+                estimate[draw] += x.size / m * mine[order[:m]].sum()
+    return estimate
+
+
+@pytest.mark.parametrize(("guarantee", "epsilon"), [("total", 0.05), ("transfer", 0.02)])
+def test_a_plan_of_two_nights_is_unbiased_and_within_its_bound_on_the_second(
+    guarantee: str, epsilon: float
+) -> None:
+    plan = _plan(guarantee, epsilon)
+    assert plan.reason is None
+    assert plan.strata["is_pps"].any()
+    assert plan.strata["n_population"].sum() == _night(0).kernel.size
+    assert plan.lower_bound_ns <= plan.sampled_time_ns
+    assert plan.optimality_gap < 0.03
+    y = _night(1).duration_ns.astype(np.float64)
+    error = _estimates(plan, y, DRAWS, np.random.default_rng(SEED)) / y.sum() - 1
+    share, mean_error = float(np.mean(np.abs(error) <= epsilon)), error.std() / np.sqrt(DRAWS)
+    mc = np.sqrt(0.05 * 0.95 / DRAWS)
+    print(
+        f"seed {SEED}, {guarantee}: bias {error.mean():.5f} +- {mean_error:.5f}, coverage {share} +- {mc:.3f}"
+    )
+    assert abs(error.mean()) < 4 * mean_error
+    assert share >= 0.95 - 3 * mc
+    # The variance it was planned with, up to what shrinkage and calibration left unused.
+    assert error.std() * Z95 <= plan.planned_relative_error * 1.15
+
+
+def test_the_bound_holds_on_nights_that_the_plan_has_not_seen() -> None:
+    plan, rng = _plan("transfer", 0.02), np.random.default_rng(SEED)
+    errors = []
+    for night in range(2, 22):
+        y = _night(night).duration_ns.astype(np.float64)
+        errors.append(_estimates(plan, y, 15, rng) / y.sum() - 1)
+    error = np.concatenate(errors)
+    share = float(np.mean(np.abs(error) <= 0.02))
+    print(
+        f"seed {SEED}, nights 2 to 21, 300 draws: coverage {share} +- {np.sqrt(share * (1 - share) / 300):.3f}"
+    )
+    assert share >= 0.92
+
+
+@pytest.mark.parametrize("guarantee", ["per-kernel", "worst-case"])
+def test_other_guarantees_are_refused(guarantee: str) -> None:
+    with pytest.raises(DataError, match="transfer or total"):
+        plan_pairs(_pairs(), PlanOptions(guarantee=guarantee))
+
+
+# The estimate from PPS strata.
+
+
+def _systematic(x: IntArray, m: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
+    order = rng.permutation(x.size)
+    ends = np.cumsum(x[order])
+    points = (np.arange(m) + rng.random()) * (ends[-1] / m)
+    drawn: npt.NDArray[np.intp] = order[np.searchsorted(ends, points, side="right")]
+    return drawn
+
+
+def _strata(parts: list[IntArray], samples: list[int], designs: list[str]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "stratum_id": np.arange(len(parts)),
+            "n_population": [x.size for x in parts],
+            "n_samples": samples,
+            "mean_ns": [x.mean() for x in parts],
+            "stddev_ns": [x.std(ddof=1) for x in parts],
+            "design": designs,
+        }
+    )
+
+
+def test_estimates_from_pps_strata_are_unbiased_and_their_intervals_cover() -> None:
+    """One kernel of a PPS and an expansion stratum, y = 2 x with noise of 10 %, drawn anew each time."""
+    print(f"seed {SEED}")
+    rng, noise, draws = np.random.default_rng(SEED), 0.1, 500
+    true = np.exp(12 + 0.5 * rng.standard_normal(600))
+    parts = [np.rint(true[true < np.quantile(true, 0.7)]), np.rint(true[true >= np.quantile(true, 0.7)])]
+    strata = _strata([p.astype(np.int64) for p in parts], [8, 12], ["expansion", "pps"])
+    errors, hits = [], []
+    for _ in range(draws):
+        y = [2.0 * p * (1 + noise * rng.standard_normal(p.size)) for p in parts]
+        chosen = [rng.permutation(parts[0].size)[:8], _systematic(parts[1].astype(np.int64), 12, rng)]
+        drawn = pd.DataFrame(
+            {
+                "stratum_id": np.repeat([0, 1], [8, 12]),
+                "duration_ns": np.concatenate([p[c] for p, c in zip(parts, chosen, strict=True)]),
+                "value": np.concatenate([v[c] for v, c in zip(y, chosen, strict=True)]),
+            }
+        )
+        summary = summarise_kernel(drawn, strata)
+        total = combine(pd.DataFrame([summary._asdict()]), noise, 0.95).total
+        truth = sum(v.sum() for v in y)
+        errors.append(total.estimate / truth - 1)
+        hits.append(total.ci_low <= truth <= total.ci_high)
+    error, share = np.array(errors), float(np.mean(hits))
+    mc = np.sqrt(0.05 * 0.95 / draws)
+    print(f"bias {error.mean():.5f} +- {error.std() / np.sqrt(draws):.5f}, coverage {share:.3f} +- {mc:.3f}")
+    assert abs(error.mean()) < 4 * error.std() / np.sqrt(draws)
+    assert 0.95 - 3 * mc <= share <= 0.99
+
+
+def test_a_pps_estimate_is_exact_where_the_simulator_is_proportional_to_the_profile() -> None:
+    x = np.array([3_000, 5_000, 8_000, 11_000, 20_000])
+    chosen = _systematic(x, 2, np.random.default_rng(SEED))
+    drawn = pd.DataFrame({"stratum_id": 0, "duration_ns": x[chosen], "value": 7.0 * x[chosen]})
+    summary = summarise_kernel(drawn, _strata([x], [2], ["pps"]))
+    assert summary.estimate == pytest.approx(7.0 * x.sum(), rel=1e-12)
+    assert summary.profile_variance == 0.0
+    assert summary.noise_squared == pytest.approx(0.0, abs=1e-20)
+    assert summary.noise_weight == pytest.approx(x.sum() ** 2 / 2 - (x**2).sum(), rel=1e-12)
+
+
+def test_an_unknown_design_is_refused() -> None:
+    x = np.array([3_000, 5_000])
+    drawn = pd.DataFrame({"stratum_id": [0], "duration_ns": [3_000], "value": [1.0]})
+    with pytest.raises(DataError, match="known are expansion and pps"):
+        summarise_kernel(drawn, _strata([x], [1], ["ratio"]))
