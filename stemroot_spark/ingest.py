@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,7 @@ from pyspark.sql import functions as F
 
 from stemroot_spark.config import IngestConfig
 from stemroot_spark.errors import SourceError, TooManyBadSourcesError
-from stemroot_spark.fingerprint import Fingerprint, digest_of_strings
+from stemroot_spark.fingerprint import Fingerprint, digest_of_strings, sha256_of
 from stemroot_spark.iterations import with_periods, with_ranges
 from stemroot_spark.launches import (
     LaunchRows,
@@ -73,7 +74,7 @@ def ingest(
             "workload": workload,
             "rank": rank,
             "max_duration_ns": config.max_duration_ns,
-            "patterns": digest_of_strings(config.patterns().texts),
+            "patterns": sha256_of(astuple(config.patterns())),
             "sources": digest_of_strings(
                 f"{entry.source.name}\0{entry.probe.content_id}\0{entry.probe.reason}"
                 for entry in probed.entries

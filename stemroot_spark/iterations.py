@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stemroot_spark.phases.patterns import NONE, Patterns
+from stemroot_spark.phases.period import Periods, periods
 from stemroot_spark.phases.ranges import PROCESS_MASK, matched_ranges
 from stemroot_spark.phases.timeline import Labeller
 from stemroot_spark.sources.nsys_parquet import ParquetSource
@@ -38,6 +43,8 @@ _ARROW_CALLS = pa.schema(
     ]
 )
 _CALL = ["source_index", "process_key", "correlation_id"]
+# Name of a phase without ranges: the n-th steady stretch, from 0.
+STRETCH = "stretch {}"
 
 
 def with_ranges(
@@ -105,3 +112,69 @@ def _label(source_index: int, read: ReadTable, patterns: Patterns) -> Iterator[p
             names.take(pa.array(phase, mask=phase == NONE)),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=_ARROW_CALLS)
+
+
+def with_periods(launches: DataFrame) -> DataFrame:
+    """Fill iteration and phase of ranks where ranges gave none: the n-th period, and the n-th steady stretch.
+
+    ``launches`` have rank, launch_index, kernel_id, iteration and phase, and are distributed by rank already. What a
+    task keeps of a rank in memory is two numbers per launch; its rows wait in a file.
+    """
+    columns = launches.columns
+
+    def fill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with tempfile.TemporaryFile(prefix="stemroot-") as spool:
+            kept = _spooled(batches, spool)
+            spool.seek(0)
+            with pa.ipc.open_stream(spool) as stream:
+                if kept is None:
+                    yield from stream
+                    return
+                position = 0
+                for batch in stream:
+                    rows = slice(position, position + len(batch))
+                    position += len(batch)
+                    yield _filled(batch, kept.iteration[rows], kept.stretch[rows], columns)
+
+    return launches.groupBy("rank").applyInArrow(fill, launches.schema)
+
+
+def _spooled(batches: Iterator[pa.RecordBatch], spool: Any) -> Periods | None:
+    """Write the rows of a rank to a file; returns their periods in the order written, None where ranges label any."""
+    orders: list[npt.NDArray[np.int64]] = []
+    kernels: list[npt.NDArray[np.int64]] = []
+    is_labelled = False
+    writer = None
+    for batch in batches:
+        if writer is None:
+            writer = pa.ipc.new_stream(spool, batch.schema)
+        writer.write_batch(batch)
+        is_labelled = is_labelled or any(
+            batch[name].null_count < len(batch) for name in ("iteration", "phase")
+        )
+        orders.append(batch["launch_index"].to_numpy())
+        kernels.append(batch["kernel_id"].to_numpy())
+    if writer is not None:
+        writer.close()
+    if is_labelled:
+        return None
+    order = np.argsort(np.concatenate(orders))
+    found = periods(np.concatenate(kernels)[order])
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return Periods(found.iteration[back], found.stretch[back])
+
+
+def _filled(
+    batch: pa.RecordBatch,
+    iteration: npt.NDArray[np.int64],
+    stretch: npt.NDArray[np.int64],
+    columns: list[str],
+) -> pa.RecordBatch:
+    names = pa.array([STRETCH.format(i) for i in range(int(stretch.max(initial=NONE)) + 1)], type=pa.string())
+    new = {
+        "iteration": pa.array(iteration, mask=iteration == NONE).cast(pa.int32()),
+        "phase": names.take(pa.array(stretch, mask=stretch == NONE)),
+    }
+    arrays = [new[name] if name in new else batch[name] for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=columns)
