@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
+from stemroot_spark.cli import job_parser
+from stemroot_spark.config import load_config
 from stemroot_spark.errors import DataError, UsageError
 from stemroot_spark.evaluation import signatures
 from stemroot_spark.evaluation.clustering import information_criterion, kmeans
@@ -20,6 +22,7 @@ from stemroot_spark.evaluation.protocols import Evaluated, Protocol, evaluate
 from stemroot_spark.evaluation.samples import FixedSample, StratifiedSample
 from stemroot_spark.evaluation.score import score
 from stemroot_spark.evaluation.suite import summarise
+from stemroot_spark.flags import add_evaluate_flags, check_evaluation, evaluate_options
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -314,6 +317,28 @@ def test_methods_are_named_alone_or_by_family() -> None:
     assert methods_named(["pka", "optimal/total", "pka"]) == ["pka", "optimal/total"]
     with pytest.raises(UsageError, match="--methods stemroot: known are optimal"):
         methods_named(["stemroot"])
+
+
+def test_flags_are_checked_before_spark_starts_and_map_to_options() -> None:
+    parser = job_parser("")
+    add_evaluate_flags(parser)
+    where = ["--warehouse", "w", "--evaluation-id", "e"]
+    args = parser.parse_args([*where, "--draws", "7", "--epsilon", "0.1", "--protocols", "P0", "P2:modes"])
+    check_evaluation(args)
+    options = evaluate_options(args)
+    assert options["evaluate"] == {"draws": 7}
+    assert options["plan"]["epsilon"] == 0.1
+    config = load_config(flags=options)
+    assert (config.evaluate.draws, config.plan.epsilon, config.plan.confidence) == (7, 0.1, 0.95)
+    for wrong, message in (
+        (["--protocols", "P1"], "against-run-id"),
+        (["--methods", "best"], "--methods best"),
+        (["--suite-with", "a b"], "--suite-with"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            check_evaluation(parser.parse_args([*where, *wrong]))
+    with pytest.raises(UsageError, match=r"evaluate\.draws is 0"):
+        load_config(overrides=["evaluate.draws=0"])
 
 
 def test_another_run_is_needed_for_its_protocols() -> None:
