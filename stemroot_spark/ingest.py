@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from stemroot_spark.config import IngestConfig
 from stemroot_spark.errors import SourceError, TooManyBadSourcesError
 from stemroot_spark.fingerprint import Fingerprint, digest_of_strings, sha256_of
-from stemroot_spark.iterations import with_periods, with_ranges
+from stemroot_spark.iterations import ranges_of_ranks, with_iterations
 from stemroot_spark.launches import (
     LaunchRows,
     Readable,
@@ -143,8 +143,11 @@ def _write_run(
         writes.insert_new("kernels", kernel_dictionary(spark, source.names), "kernel_id")
         configs = source.rows.select(launch_config_id().alias("launch_config_id"), *nsys.CONFIG_COLUMNS)
         writes.insert_new("launch_configs", configs.distinct(), "launch_config_id")
-        labelled = rows.transform(with_ranges, readable.parquet, readable.sqlite, config.patterns())
-        launches = writes.replace("kernel_launches", _launches(spark, labelled, processes, run_id))
+        ranges = ranges_of_ranks(processes, readable.parquet, readable.sqlite)
+        numbered = _launches(spark, rows, processes, run_id)
+        launches = writes.replace(
+            "kernel_launches", numbered.transform(with_iterations, ranges, config.patterns())
+        )
     finally:
         source.release()
     if launches.rows == 0:
@@ -178,10 +181,11 @@ def _launches(spark: SparkSession, rows: DataFrame, processes: pd.DataFrame, run
             {
                 "run_id": F.lit(run_id),
                 "launch_config_id": launch_config_id(),
+                "iteration": F.lit(None).cast("int"),
+                "phase": F.lit(None).cast("string"),
             }
         )
         .select(*[column.name for column in ddl.columns("kernel_launches")])
-        .transform(with_periods)
     )
 
 

@@ -120,3 +120,43 @@ class Labeller:
                     for have, steps in zip(found, lane, strict=True)
                 ]
         return found[0], found[1]
+
+
+@dataclass(frozen=True)
+class CallLabels:
+    """Iteration and phase of calls, by correlation id in ascending order, one entry per id."""
+
+    correlation_id: Ints
+    start_ns: Ints
+    iteration: Ints
+    phase: Ints
+
+    @staticmethod
+    def none() -> CallLabels:
+        """No calls."""
+        return CallLabels(*(np.empty(0, dtype=np.int64) for _ in range(4)))
+
+    @staticmethod
+    def of(correlation_id: Ints, start_ns: Ints, iteration: Ints, phase: Ints) -> CallLabels:
+        """Calls that are in an iteration or a phase; of calls with one id, which no report should have, the first."""
+        rows = np.flatnonzero((iteration != NONE) | (phase != NONE))
+        rows = rows[np.lexsort((start_ns[rows], correlation_id[rows]))]
+        ids = correlation_id[rows]
+        rows = rows[np.append(True, ids[1:] != ids[:-1])] if len(rows) else rows
+        return CallLabels(correlation_id[rows], start_ns[rows], iteration[rows], phase[rows])
+
+    @staticmethod
+    def union(parts: list[CallLabels]) -> CallLabels:
+        """Calls of all parts."""
+        if not parts:
+            return CallLabels.none()
+        names = ("correlation_id", "start_ns", "iteration", "phase")
+        return CallLabels.of(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def find(self, correlation_id: Ints) -> tuple[Ints, Ints]:
+        """Iteration and phase of launches by the id of their call, NONE for neither."""
+        if not len(self.correlation_id):
+            return np.full(len(correlation_id), NONE), np.full(len(correlation_id), NONE)
+        at = np.searchsorted(self.correlation_id, correlation_id).clip(max=len(self.correlation_id) - 1)
+        is_found = self.correlation_id[at] == correlation_id
+        return np.where(is_found, self.iteration[at], NONE), np.where(is_found, self.phase[at], NONE)
