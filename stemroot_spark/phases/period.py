@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
 
 from stemroot_spark.phases.patterns import NONE
 from stemroot_spark.phases.template import FEWEST_PERIODS, Stretch, Template, divide
@@ -117,9 +116,9 @@ def _share_of_matches(codes: Codes, longest: int) -> npt.NDArray[np.float64]:
         random = np.random.default_rng(_SEED)
         values = random.choice(np.array([-1.0, 1.0]), (_RANDOM_CODES, n_kernels))
         scale = 1.0 / _RANDOM_CODES
-    size = fft.next_fast_len(n + longest, real=True)
+    size = 1 << (n + longest - 1).bit_length()
     total = np.zeros(longest - 1)
     for value in values:
-        spectrum = fft.rfft(value[codes].astype(np.float32), size)
-        total += fft.irfft(spectrum * spectrum.conj(), size)[2 : longest + 1]
+        spectrum = np.fft.rfft(value[codes].astype(np.float32), size)
+        total += np.fft.irfft(spectrum * spectrum.conj(), size)[2 : longest + 1]
     return scale * total / (n - np.arange(2, longest + 1))

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stemroot_spark.config import load_config
+from stemroot_spark.errors import ConfigError, UsageError
 from stemroot_spark.fleet import PHASES, FleetSpec, WriterOptions, launches, write_fleet
 from stemroot_spark.phases.patterns import NONE, Patterns
 from stemroot_spark.phases.ranges import (
@@ -27,7 +28,7 @@ from stemroot_spark.phases.ranges import (
     NvtxEvents,
     matched_ranges,
 )
-from stemroot_spark.phases.timeline import Labeller
+from stemroot_spark.phases.timeline import CallLabels, Labeller
 from stemroot_spark.sources.nsys_ranges import parquet_tables, read_calls, read_events, sqlite_tables
 
 PATTERNS = Patterns(
@@ -256,6 +257,41 @@ def test_the_default_patterns_know_the_names_of_common_frameworks(
     found = DEFAULTS.match(name)
     assert (None if found.number == NONE else found.number) == iteration
     assert (None if found.phase == NONE else DEFAULTS.phase_names[found.phase]) == phase
+
+
+def test_of_calls_with_one_id_the_first_in_a_range_counts() -> None:
+    def ints(*values: int) -> Any:
+        return np.array(values, dtype=np.int64)
+
+    one = CallLabels.of(ints(7, 5, 6, 5), ints(1, 9, 3, 4), ints(1, 2, NONE, 3), ints(0, NONE, NONE, NONE))
+    both = CallLabels.union([CallLabels.none(), CallLabels.of(ints(7), ints(0), ints(4), ints(1)), one])
+    iteration, phase = both.find(ints(5, 7, 6, 8, 0))
+    assert iteration.tolist() == [3, 4, NONE, NONE, NONE]
+    assert phase.tolist() == [NONE, 1, NONE, NONE, NONE]
+    assert CallLabels.union([]).find(ints(5))[0].tolist() == [NONE]
+
+
+def test_patterns_of_a_configuration_replace_the_default_ones(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        "[ingest]\niteration_patterns = ['^batch (\\d+)']\n[ingest.phase_patterns]\nrollout = '^roll'\n",
+        "utf-8",
+    )
+    patterns = load_config([str(file)], ["ingest.nvtx_domains=['trainer']"]).ingest.patterns()
+    assert patterns == Patterns((r"^batch (\d+)",), (("rollout", "^roll"),), ("trainer",))
+
+
+@pytest.mark.parametrize(
+    "override", ["iteration_patterns=['(']", "iteration_patterns=[1]", "phase_patterns={a='*'}"]
+)
+def test_a_pattern_that_is_no_regular_expression_is_refused(override: str) -> None:
+    with pytest.raises(UsageError, match="pattern"):
+        load_config(overrides=[f"ingest.{override}"])
+
+
+def test_patterns_of_another_type_are_refused() -> None:
+    with pytest.raises(ConfigError, match="must be list"):
+        load_config(overrides=["ingest.iteration_patterns='^step'"])
 
 
 # Whole exports.
