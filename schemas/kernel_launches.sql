@@ -13,8 +13,8 @@ CREATE TABLE IF NOT EXISTS {table} (
   duration_ns BIGINT NOT NULL COMMENT 'End minus start on the GPU, ns.',
   correlation_id BIGINT COMMENT 'CUPTI correlation id; unique inside the process at most.',
   graph_node_id BIGINT COMMENT 'CUDA graph node, for graphs traced by node; unsigned value as two''s complement.',
-  iteration INT COMMENT 'Training iteration; null where unknown.',
-  phase STRING COMMENT 'Phase of the iteration; null where unknown.'
+  iteration INT COMMENT 'Training iteration: the number in the name of the NVTX range around the launching call, else the range counted from 0; without ranges the period of the launch sequence, from 0 (where layers alone repeat, these are counted). Null outside and where nothing repeats.',
+  phase STRING COMMENT 'Phase by the NVTX ranges, a name of ingest.phase_patterns (forward, backward, optimizer, ...); without ranges the steady stretch, from 0 (stretch 0). Null elsewhere.'
 )
 USING DELTA
 CLUSTER BY (run_id, rank)
