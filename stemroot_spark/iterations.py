@@ -25,15 +25,13 @@ from stemroot_spark.phases.ranges import PROCESS_MASK, matched_ranges
 from stemroot_spark.phases.timeline import CallLabels, Labeller
 from stemroot_spark.sources.nsys_parquet import ParquetSource
 from stemroot_spark.sources.nsys_ranges import (
-    NVTX_TABLE,
-    RUNTIME_TABLE,
     ReadTable,
     parquet_tables,
     read_calls,
     read_events,
     sqlite_tables,
 )
-from stemroot_spark.sources.nsys_schema import STRING_TABLE
+from stemroot_spark.sources.nsys_schema import NVTX_TABLE, RUNTIME_TABLE, STRING_TABLE
 
 # Phase of launches without ranges: the n-th steady stretch, from 0.
 STRETCH = "stretch {}"

@@ -20,12 +20,10 @@ import pyarrow.parquet as pq
 
 from stemroot_spark.phases.patterns import Patterns
 from stemroot_spark.phases.ranges import ABSENT, DOMAIN_CREATE, OPEN_END_NS, PUSH_POP, START_END, NvtxEvents
-from stemroot_spark.sources.nsys_schema import STRING_TABLE
+from stemroot_spark.sources.nsys_schema import NVTX_TABLE, RUNTIME_TABLE, STRING_TABLE
 from stemroot_spark.sources.nsys_sqlite import open_sqlite
 from stemroot_spark.sources.storage import local_copy, locate
 
-NVTX_TABLE = "NVTX_EVENTS"
-RUNTIME_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _NVTX_COLUMNS = ("eventType", "start", "end", "text", "globalTid", "endGlobalTid", "textId", "domainId")
 _TEXTS = frozenset({"text", "value"})
 _BATCH_ROWS = 65_536

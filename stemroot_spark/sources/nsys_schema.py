@@ -18,6 +18,7 @@ GPU_TABLE = "TARGET_INFO_GPU"
 # Which of the machine's GPUs the process used; since 2025.
 DEVICE_TABLE = "TARGET_INFO_CUDA_DEVICE"
 DIAGNOSTIC_TABLE = "DIAGNOSTIC_EVENT"
+NVTX_TABLE = "NVTX_EVENTS"
 RUNTIME_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 COPY_TABLES = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 # One row per launch of a whole CUDA graph, written with --cuda-graph-trace=graph: its kernels appear nowhere.

@@ -57,6 +57,12 @@ def probe_parquet_folder(uri: str, boundary: str | None) -> NsysReport:
         if file_uri is not None:
             found[table] = _check_table(file_uri, table, columns_of)
             size_bytes += update_digest(digest, file_uri)
+    for table in (nsys.NVTX_TABLE, nsys.RUNTIME_TABLE):
+        # Iterations and phases come from these two.
+        file_uri = files.get(table.lower())
+        if file_uri is not None:
+            _check_metadata(file_uri, table)
+            size_bytes += update_digest(digest, file_uri)
     n_kernels, n_graphs = found[nsys.KERNEL_TABLE][1], found[nsys.GRAPH_TABLE][1]
     if nsys.KERNEL_TABLE.lower() not in files and not n_graphs:
         raise UnusableSourceError(
@@ -114,6 +120,16 @@ def _check_table(uri: str, table: str, columns_of: Callable[[dict[str, str]], st
             f"{name} is damaged: not all of its rows can be read; copy it again, or {EXPORT_HINT}"
         )
     return columns, n_rows
+
+
+def _check_metadata(uri: str, table: str) -> None:
+    """Raise UnusableSourceError where the metadata of a table cannot be true; a broken file is another matter."""
+    filesystem, path = locate(uri)
+    try:
+        with pq.ParquetFile(path, filesystem=filesystem) as file:
+            _check_sizes(file.metadata, _size(filesystem, path), path.rsplit("/", 1)[-1], table)
+    except (pa.ArrowException, OSError):
+        return
 
 
 def _check_sizes(metadata: pq.FileMetaData, file_bytes: int, name: str, table: str) -> None:
