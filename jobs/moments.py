@@ -14,10 +14,15 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def body(warehouse: Any, args: argparse.Namespace, _config: Config) -> dict[str, Any]:
+def body(warehouse: Any, args: argparse.Namespace, config: Config) -> dict[str, Any]:
     from stemroot_spark.moments import moments
 
-    return moments(warehouse, run_id=args.run_id, replace=args.replace)
+    return moments(
+        warehouse,
+        run_id=args.run_id,
+        autocorrelation_ranks=config.moments.autocorrelation_ranks,
+        replace=args.replace,
+    )
 
 
 if __name__ == "__main__":

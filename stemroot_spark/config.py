@@ -24,6 +24,7 @@ DENSITY_METHOD = "density"
 METHODS = ("optimal", "stem-root", PAPER_METHOD, DENSITY_METHOD)
 GUARANTEES = ("auto", "transfer", "total", "per-kernel", "worst-case")
 COMMUNICATION = ("exclude", "include")
+STRATA_BY = ("none", "first-launches", "phase")
 DEFAULT_LAUNCH_NOISE = 0.03
 
 
@@ -78,6 +79,17 @@ class IngestConfig:
 
 
 @dataclass(frozen=True)
+class MomentsConfig:
+    """Options of moments; see ``conf/stemroot.toml``."""
+
+    autocorrelation_ranks: int
+
+    def __post_init__(self) -> None:
+        ranks = self.autocorrelation_ranks
+        _require(ranks >= 0, "moments.autocorrelation_ranks", ranks, "0 or above")
+
+
+@dataclass(frozen=True)
 class PlanConfig:
     """Options of plan; see ``conf/stemroot.toml``."""
 
@@ -96,6 +108,7 @@ class PlanConfig:
     stability_replicates: int
     density_distance: float
     density_share: float
+    strata_by: str
 
     def __post_init__(self) -> None:
         _require(self.method in METHODS, "plan.method", self.method, f"one of {', '.join(METHODS)}")
@@ -128,6 +141,12 @@ class PlanConfig:
         _require(0 <= replicates <= 10_000, "plan.stability_replicates", replicates, "from 0 to 10000")
         distance, share = self.density_distance, self.density_share
         _require(0 < distance < 10, "plan.density_distance", distance, "above 0 and below 10")
+        _require(
+            self.strata_by in (STRATA_BY if self.method == "optimal" else ("none",)),
+            "plan.strata_by",
+            self.strata_by,
+            f"one of {', '.join(STRATA_BY)}, and for methods other than optimal none",
+        )
         _require(0 < share <= 1, "plan.density_share", share, "above 0 and at most 1")
 
     def resolved_guarantee(self) -> str:
@@ -184,6 +203,7 @@ class Config:
     """The resolved configuration, one attribute per section of ``conf/stemroot.toml``."""
 
     ingest: IngestConfig
+    moments: MomentsConfig
     plan: PlanConfig
     draw: DrawConfig
     evaluate: EvaluateConfig
@@ -196,6 +216,7 @@ class Config:
 
 _SECTIONS: dict[str, type] = {
     "ingest": IngestConfig,
+    "moments": MomentsConfig,
     "plan": PlanConfig,
     "draw": DrawConfig,
     "evaluate": EvaluateConfig,

@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from stemroot_spark.config import DrawConfig
+from stemroot_spark.estimators import PPS
+from stemroot_spark.systematic import draw_systematic
 
 _STRATA_SCHEMA = (
     "stratum_kernel_id BIGINT, stratum_id INT, launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, "
@@ -39,10 +41,12 @@ def draw(
     """Draw ``min(n_samples, n_population)`` launches of every stratum without replacement.
 
     ``launches`` are those of one run; ``strata`` has kernel_id, stratum_id, launch_config_ids, lower_ns, upper_ns,
-    n_population and n_samples. Returns the launches with stratum_id, inclusion_probability and weight.
+    n_population, n_samples and, unless all are expansion strata, design. Returns the launches with stratum_id,
+    inclusion_probability and weight.
     """
     drawn = strata.assign(n_drawn=strata[["n_samples", "n_population"]].min(axis=1))
     drawn = drawn[drawn["n_drawn"] > 0]
+    is_pps = drawn["design"] == PPS if "design" in drawn.columns else pd.Series(False, index=drawn.index)
     hashed = launches.withColumn(
         "draw_hash",
         F.xxhash64(
@@ -52,6 +56,17 @@ def draw(
             F.col("launch_index").cast("bigint"),
         ),
     )
+    sample = _draw_alike(hashed, drawn[~is_pps], config)
+    if is_pps.any():
+        weighted = drawn[is_pps].assign(threshold=_LARGEST)
+        inside = _below_threshold(hashed, weighted).drop("n_population", "n_drawn")
+        proportional = draw_systematic(inside, weighted, run_id=run_id, seed=seed).drop("draw_hash")
+        sample = sample.unionByName(proportional).localCheckpoint()
+    return sample
+
+
+def _draw_alike(hashed: DataFrame, drawn: pd.DataFrame, config: DrawConfig) -> DataFrame:
+    """The launches with the smallest hashes of every stratum."""
     sizes = zip(drawn["n_population"], drawn["n_drawn"], strict=True)
     limited = drawn.assign(threshold=[hash_threshold(int(n), int(m), config) for n, m in sizes])
     candidates = _below_threshold(hashed, limited).persist()
@@ -65,7 +80,7 @@ def draw(
         sample = _smallest(candidates)
         if is_short.any():
             whole = drawn[is_short].assign(threshold=_LARGEST)
-            replaced = launches.sparkSession.createDataFrame(
+            replaced = hashed.sparkSession.createDataFrame(
                 whole[["kernel_id", "stratum_id"]].astype({"kernel_id": "int64", "stratum_id": "int32"})
             )
             kept = sample.join(F.broadcast(replaced), ["kernel_id", "stratum_id"], how="left_anti")

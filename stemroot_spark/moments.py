@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from stemroot_spark.errors import UnknownIdError
@@ -22,15 +22,22 @@ BUCKETS_PER_OCTAVE = 1024
 _SMALL = 2**31
 _LOW_BITS = 28
 _SIGNIFICANT_DIGITS = 9
+_FIRST_WINDOW = 32
 
 
-def moments(warehouse: Warehouse, *, run_id: str, replace: bool = False) -> dict[str, Any]:
+def moments(
+    warehouse: Warehouse, *, run_id: str, autocorrelation_ranks: int = 0, replace: bool = False
+) -> dict[str, Any]:
     """Compute the moments of an ingested run and return the summary.
 
+    ``autocorrelation_ranks`` ranks give the autocorrelation of kernels; 0 leaves it null.
     Raises UnknownIdError where the run is not complete in the warehouse.
     """
     run = require_run(warehouse, run_id)
-    fingerprint = Fingerprint({"run": run["fingerprint"], "buckets_per_octave": BUCKETS_PER_OCTAVE})
+    inputs = {"run": run["fingerprint"], "buckets_per_octave": BUCKETS_PER_OCTAVE}
+    if autocorrelation_ranks:
+        inputs["autocorrelation_ranks"] = autocorrelation_ranks
+    fingerprint = Fingerprint(inputs)
     writes = JobWrites(
         warehouse, job="moments", header="kernel_moments", key={"run_id": run_id}, fingerprint=fingerprint
     )
@@ -40,8 +47,16 @@ def moments(warehouse: Warehouse, *, run_id: str, replace: bool = False) -> dict
         writes.replace("rank_moments", _of_run(run_id, rank_moments(launches)))
         histogram = warehouse.read("duration_histograms").where(F.col("run_id") == run_id)
         shapes = launches.groupBy("kernel_id").agg(
-            F.skewness("duration_ns").alias("skewness"), F.kurtosis("duration_ns").alias("kurtosis")
+            F.skewness("duration_ns").alias("skewness"),
+            F.kurtosis("duration_ns").alias("kurtosis"),
+            F.max("iteration").alias("last_iteration"),
+            F.avg(F.when(F.col("kernel_invocation") < _FIRST_WINDOW, F.col("duration_ns"))).alias("first_ns"),
         )
+        if autocorrelation_ranks:
+            sequences = launches.where(F.col("rank") < autocorrelation_ranks)
+            shapes = shapes.join(autocorrelation(sequences), "kernel_id", how="left")
+        else:
+            shapes = shapes.withColumn("autocorrelation", F.lit(None).cast("double"))
         writes.finish(_of_run(run_id, kernel_moments(histogram).transform(_with_shape, shapes)))
     with stage("read kernel_moments") as report:
         summary = (
@@ -154,6 +169,18 @@ def kernel_moments(histogram: DataFrame) -> DataFrame:
     )
 
 
+def autocorrelation(launches: DataFrame) -> DataFrame:
+    """Correlation of the durations of successive launches of each kernel on a rank, null where either is constant."""
+    in_order = Window.partitionBy("rank", "kernel_id").orderBy("kernel_invocation")
+    pair = launches.select(
+        "kernel_id",
+        F.col("duration_ns").cast("double").alias("duration"),
+        F.lag("duration_ns").over(in_order).cast("double").alias("previous"),
+    )
+    correlation = F.corr("duration", "previous")
+    return pair.groupBy("kernel_id").agg(F.nanvl(correlation, F.lit(None)).alias("autocorrelation"))
+
+
 def _with_shape(kernels: DataFrame, shapes: DataFrame) -> DataFrame:
     """Join skewness and excess kurtosis; equal durations have neither.
 
@@ -164,12 +191,15 @@ def _with_shape(kernels: DataFrame, shapes: DataFrame) -> DataFrame:
         kernels.join(shapes, "kernel_id", how="left")
         .withColumn("skewness", F.when(spread, _rounded(F.col("skewness"))))
         .withColumn("excess_kurtosis", F.when(spread, _rounded(F.col("kurtosis"))))
-        .drop("kurtosis")
+        .withColumn("first_window_ratio", _rounded(F.col("first_ns") / F.col("mean_ns")))
+        .withColumn("autocorrelation", F.when(spread, _rounded(F.col("autocorrelation"))))
+        .drop("kurtosis", "first_ns")
     )
 
 
 def _rounded(value: Column) -> Column:
-    return F.format_string(f"%.{_SIGNIFICANT_DIGITS - 1}e", value).cast("double")
+    text = F.format_string(f"%.{_SIGNIFICANT_DIGITS - 1}e", value)
+    return F.when(value.isNotNull(), text.cast("double"))
 
 
 def _of_run(run_id: str, rows: DataFrame) -> DataFrame:

@@ -47,7 +47,7 @@ class SparkWork:
         def solve(frame: pd.DataFrame) -> pd.DataFrame:
             return kernel_frontier(frame, ladder, model, coarse=coarse)
 
-        return _collected(self._histogram.groupBy("kernel_id").applyInPandas(solve, FRONTIER_SCHEMA))
+        return collected(self._histogram.groupBy("kernel_id").applyInPandas(solve, FRONTIER_SCHEMA))
 
     def alternatives(self, multiplier: float, excess_ns: float) -> pd.DataFrame:
         """``kernel_alternatives`` of every kernel."""
@@ -56,7 +56,7 @@ class SparkWork:
         def solve(frame: pd.DataFrame) -> pd.DataFrame:
             return kernel_alternatives(frame, multiplier, excess_ns, model)
 
-        return _collected(self._histogram.groupBy("kernel_id").applyInPandas(solve, FRONTIER_SCHEMA))
+        return collected(self._histogram.groupBy("kernel_id").applyInPandas(solve, FRONTIER_SCHEMA))
 
     def simulate(
         self, strata: pd.DataFrame, factors: Mapping[int, float], *, seed: int, first: int, draws: int
@@ -70,7 +70,7 @@ class SparkWork:
 
         spark = self._histogram.sparkSession
         scaled = strata.assign(factor=[factors.get(int(kernel), 1.0) for kernel in strata["kernel_id"]])
-        plans = spark.createDataFrame(_plain_rows(scaled, _STRATA_COLUMNS), _STRATA_SCHEMA)
+        plans = spark.createDataFrame(plain_rows(scaled, _STRATA_COLUMNS), _STRATA_SCHEMA)
         kernels = self._histogram.groupBy("kernel_id").cogroup(plans.groupBy("kernel_id"))
         return (
             kernels.applyInPandas(simulate, DRAWS_SCHEMA)
@@ -133,10 +133,10 @@ def plan_on_executors(histogram: DataFrame, options: PlanOptions) -> OptimalPlan
         return plan_kernel_frame(frame, options)
 
     rows = histogram.groupBy("kernel_id").applyInPandas(plan_alone, ALONE_SCHEMA)
-    return plan_from_kernels(_collected(rows), options)
+    return plan_from_kernels(collected(rows), options)
 
 
-def _collected(rows: DataFrame) -> pd.DataFrame:
+def collected(rows: DataFrame) -> pd.DataFrame:
     """Rows on the driver in an order that does not depend on the partitions; arrays become lists."""
     frame = rows.toPandas()
     configs = [None if ids is None else [int(i) for i in ids] for ids in frame["launch_config_ids"]]
@@ -145,7 +145,7 @@ def _collected(rows: DataFrame) -> pd.DataFrame:
     return frame.sort_values(order, ignore_index=True)
 
 
-def _plain_rows(frame: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
+def plain_rows(frame: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
     """Rows as Spark takes them, in plain Python types."""
     columns = [frame[name].tolist() for name in names]
     return list(zip(*columns, strict=True))

@@ -44,7 +44,12 @@ def pipeline(
         too_many = error
     summary = {
         "ingest": ingested,
-        "moments": moments(warehouse, run_id=run_id, replace=replace),
+        "moments": moments(
+            warehouse,
+            run_id=run_id,
+            autocorrelation_ranks=config.moments.autocorrelation_ranks,
+            replace=replace,
+        ),
         "plan": plan(warehouse, run_id=run_id, plan_id=plan_id, config=config, replace=replace),
     }
     if too_many is not None:

@@ -16,9 +16,11 @@ class PlannedStrata:
     """Strata and samples of all planned kernels.
 
     ``strata`` has kernel_id, stratum_id, launch_config_ids (a list, or None for all), lower_ns, upper_ns, n_population,
-    n_samples, mean_ns, stddev_ns, model_stddev_ns and depth (null where there is no tree). ``decisions`` are rows of
-    ``split_decisions``, None for methods without a tree. Times in ns, errors relative to the total; what a method does
-    not know is None. ``release`` drops what was cached for ``decisions``.
+    n_samples, mean_ns, stddev_ns, model_stddev_ns, depth (null where there is no tree) and, where some strata are not
+    drawn by expansion, design. ``decisions`` are rows of ``split_decisions``, None for methods without a tree. Times in
+    ns, errors relative to the total; what a method does not know is None. ``n_unmatched`` and ``n_unmatched_repeat``
+    count launches without a partner, of the run and of its repetition. ``release`` drops what was cached for
+    ``decisions``.
     """
 
     strata: pd.DataFrame
@@ -31,6 +33,8 @@ class PlannedStrata:
     coverage: float | None = None
     coverage_draws: int | None = None
     reason: str | None = None
+    n_unmatched: int | None = None
+    n_unmatched_repeat: int | None = None
     release: Callable[[], object] = lambda: None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -13,11 +13,17 @@ from stemroot_spark.config import DENSITY_METHOD, Config
 from stemroot_spark.density_planning import density_strata
 from stemroot_spark.drawing import draw
 from stemroot_spark.errors import DataError, UnknownIdError, UsageError
+from stemroot_spark.estimators import EXPANSION
 from stemroot_spark.fingerprint import Fingerprint, canonical_json, sha256_of
-from stemroot_spark.moments import require_run
+from stemroot_spark.launch_noise import MeasuredNoise
+from stemroot_spark.moments import duration_histogram, require_run
 from stemroot_spark.optimal_planning import optimal_strata
+from stemroot_spark.pairing import matched_launches
+from stemroot_spark.parts import parts_of
 from stemroot_spark.planned import PlannedStrata
 from stemroot_spark.progress import stage
+from stemroot_spark.repeat_planning import repeat_strata, require_two_profiles
+from stemroot_spark.repetitions import settle_noise, with_noise
 from stemroot_spark.root_planning import root_strata
 from stemroot_spark.tables import JobWrites, Warehouse
 
@@ -25,14 +31,37 @@ _CHOICES = {"optimal": optimal_strata, DENSITY_METHOD: density_strata}
 _INPUTS = ("runs", "kernels", "kernel_moments", "duration_histograms", "kernel_launches")
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What was asked for: ids, options, and what goes with every commit."""
+
+    run_id: str
+    plan_id: str
+    repeat_run_id: str | None
+    config: Config
+    metadata: dict[str, Any]
+
+
 def plan(
-    warehouse: Warehouse, *, run_id: str, plan_id: str, config: Config, replace: bool = False
+    warehouse: Warehouse,
+    *,
+    run_id: str,
+    plan_id: str,
+    config: Config,
+    repeat_run_id: str | None = None,
+    replace: bool = False,
 ) -> dict[str, Any]:
     """Plan the sample of a run whose moments are complete, draw it, and return the summary.
 
-    Raises UnknownIdError without the run or its moments, UsageError where nothing is left to plan.
+    ``repeat_run_id`` is a second profile of the same workload. Raises UnknownIdError without a run or the moments,
+    UsageError where nothing is left to plan or the options do not allow for two profiles.
     """
     require_run(warehouse, run_id)
+    inputs: dict[str, Any] = {"run_id": run_id}
+    if repeat_run_id is not None:
+        require_two_profiles(config.plan, run_id, repeat_run_id)
+        inputs["repeat_run_id"] = repeat_run_id
+        inputs["repeat_run"] = require_run(warehouse, repeat_run_id)["fingerprint"]
     moments = _kernel_moments(warehouse, run_id)
     for table in _INPUTS:
         warehouse.read(table)
@@ -45,7 +74,7 @@ def plan(
         "config_sha256": config_sha256,
         "seed": config.plan.seed,
     }
-    fingerprint = Fingerprint({"run_id": run_id, "moments": moments["fingerprint"].iloc[0], **options})
+    fingerprint = Fingerprint({**inputs, "moments": moments["fingerprint"].iloc[0], **options})
     writes = JobWrites(
         warehouse,
         job="plan",
@@ -55,7 +84,8 @@ def plan(
         metadata=metadata,
     )
     if not writes.is_done(replace):
-        _write_plan(warehouse, writes, moments, run_id, plan_id, config, metadata)
+        request = _Request(run_id, plan_id, repeat_run_id, config, metadata)
+        _write_plan(warehouse, writes, moments, request)
     return _summary(warehouse, plan_id)
 
 
@@ -65,7 +95,7 @@ def _kernel_moments(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
     rows = (
         warehouse.read("kernel_moments")
         .where(F.col("run_id") == run_id)
-        .select("kernel_id", "n", "total_ns", "fingerprint")
+        .select("kernel_id", "n", "total_ns", "last_iteration", "fingerprint")
         .join(kernels, "kernel_id", how="left")
         .toPandas()
     )
@@ -80,25 +110,39 @@ def _write_plan(
     warehouse: Warehouse,
     writes: JobWrites,
     moments: pd.DataFrame,
-    run_id: str,
-    plan_id: str,
-    config: Config,
-    metadata: dict[str, Any],
+    request: _Request,
 ) -> None:
-    options = config.plan
+    run_id, options = request.run_id, request.config.plan
     excluded = moments["is_communication"] & (options.communication == "exclude")
     planned = moments[~excluded]
     if planned.empty:
         raise UsageError(
             f"run {run_id} has communication kernels only; plan them with --communication include"
         )
-    histogram = _planned_histogram(warehouse, run_id, excluded_ids=set(moments["kernel_id"][excluded]))
-    choose = _CHOICES.get(options.method, root_strata)
+    excluded_ids = set(moments["kernel_id"][excluded])
+    launches = warehouse.read("kernel_launches")
+    population = _without(launches.where(F.col("run_id") == run_id), excluded_ids)
+    pairs = None
+    if request.repeat_run_id is not None:
+        repeat = launches.where(F.col("run_id") == request.repeat_run_id)
+        pairs = matched_launches(population, _without(repeat, excluded_ids))
+    noise = settle_noise(options, population, pairs, bool(planned["last_iteration"].notna().any()))
+    parts = None if options.strata_by == "none" else parts_of(population, options.strata_by)
+    settled = with_noise(options, noise.value)
     with stage("choose strata") as report:
-        chosen = choose(histogram, len(planned), options)
+        if pairs is not None:
+            chosen = repeat_strata(pairs, len(planned), settled)
+        else:
+            histogram = _without(
+                warehouse.read("duration_histograms").where(F.col("run_id") == run_id), excluded_ids
+            )
+            if parts is not None:
+                histogram = duration_histogram(parts.launches)
+            choose = _CHOICES.get(options.method, root_strata)
+            chosen = choose(histogram, len(planned), settled)
         report.rows = len(chosen.strata)
-    strata = chosen.strata
-    with_id = {"plan_id": F.lit(plan_id)}
+    strata = chosen.strata if parts is None else parts.named(chosen.strata)
+    with_id = {"plan_id": F.lit(request.plan_id)}
     try:
         if int(strata["n_population"].sum()) != int(planned["n"].sum()):
             raise DataError(
@@ -112,9 +156,11 @@ def _write_plan(
     finally:
         chosen.release()
     writes.replace("strata", _strata_frame(warehouse, strata).withColumns(with_id))
-    launches = warehouse.read("kernel_launches").where(F.col("run_id") == run_id)
     with stage("draw launches"):
-        sample = draw(launches, strata, run_id=run_id, seed=options.seed, config=config.draw)
+        drawn_from = population if parts is None else parts.launches
+        sample = draw(drawn_from, chosen.strata, run_id=run_id, seed=options.seed, config=request.config.draw)
+        if parts is not None:
+            sample = parts.named_sample(sample, strata)
     names = warehouse.read("kernels").select("kernel_id", "kernel_name")
     manifest = sample.join(names, "kernel_id", how="inner").withColumns(
         {**with_id, "warmup_launches": F.lit(options.warmup_launches)}
@@ -126,25 +172,25 @@ def _write_plan(
             f"drew {commit.rows} launches for {expected} planned ones: kernel_launches and duration_histograms of run "
             f"{run_id} differ; run the moments job with --replace"
         )
-    header = _header(chosen, planned, moments[excluded], run_id, plan_id, config, metadata)
+    header = _header(chosen, planned, moments[excluded], request, noise)
     writes.finish(warehouse.spark.createDataFrame(*header).withColumn("planned_at", F.current_timestamp()))
 
 
-def _planned_histogram(warehouse: Warehouse, run_id: str, excluded_ids: set[int]) -> DataFrame:
-    histogram = warehouse.read("duration_histograms").where(F.col("run_id") == run_id)
-    if excluded_ids:
-        histogram = histogram.where(~F.col("kernel_id").isin(sorted(int(k) for k in excluded_ids)))
-    return histogram
+def _without(rows: DataFrame, kernel_ids: set[int]) -> DataFrame:
+    return rows.where(~F.col("kernel_id").isin(sorted(int(k) for k in kernel_ids))) if kernel_ids else rows
 
 
 def _strata_frame(warehouse: Warehouse, strata: pd.DataFrame) -> DataFrame:
     schema = (
         "kernel_id BIGINT, stratum_id INT, launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, "
-        "n_population BIGINT, n_samples BIGINT, mean_ns DOUBLE, stddev_ns DOUBLE, model_stddev_ns DOUBLE, depth INT"
+        "n_population BIGINT, n_samples BIGINT, mean_ns DOUBLE, stddev_ns DOUBLE, model_stddev_ns DOUBLE, depth INT, "
+        "design STRING, part STRING"
     )
     names = [column.strip().split(" ")[0] for column in schema.split(",")]
     # The published method may ask for more launches than there are; the draw has no more to give.
     capped = strata.assign(n_samples=strata[["n_samples", "n_population"]].min(axis=1))
+    absent = {"design": EXPANSION, "part": None}
+    capped = capped.assign(**{name: v for name, v in absent.items() if name not in capped.columns})
     rows = zip(*[capped[name].tolist() for name in names], strict=True)
     return warehouse.spark.createDataFrame(list(rows), schema)
 
@@ -153,26 +199,24 @@ def _header(
     chosen: PlannedStrata,
     planned: pd.DataFrame,
     excluded: pd.DataFrame,
-    run_id: str,
-    plan_id: str,
-    config: Config,
-    metadata: dict[str, Any],
+    request: _Request,
+    noise: MeasuredNoise,
 ) -> tuple[list[tuple[Any, ...]], str]:
-    options, strata = config.plan, chosen.strata
+    options, strata, metadata = request.config.plan, chosen.strata, request.metadata
     dropped = strata[strata["n_samples"] == 0]
-    launch_noise, launch_noise_source = options.resolved_launch_noise()
     total_time_ns = int(planned["total_ns"].sum())
     sampled_time_ns = chosen.sampled_time_ns
     values: dict[str, tuple[str, Any]] = {
-        "plan_id": ("STRING", plan_id),
-        "run_id": ("STRING", run_id),
+        "plan_id": ("STRING", request.plan_id),
+        "run_id": ("STRING", request.run_id),
+        "repeat_run_id": ("STRING", request.repeat_run_id),
         "method": ("STRING", options.method),
         "guarantee": ("STRING", options.resolved_guarantee()),
         "epsilon": ("DOUBLE", options.epsilon),
         "confidence": ("DOUBLE", options.confidence),
         "factor_spread": ("DOUBLE", options.factor_spread),
-        "launch_noise": ("DOUBLE", launch_noise),
-        "launch_noise_source": ("STRING", launch_noise_source),
+        "launch_noise": ("DOUBLE", noise.value),
+        "launch_noise_source": ("STRING", noise.source),
         "communication": ("STRING", options.communication),
         "seed": ("BIGINT", options.seed),
         "planned_relative_error": ("DOUBLE", chosen.planned_relative_error),
@@ -187,6 +231,8 @@ def _header(
         "coverage": ("DOUBLE", chosen.coverage),
         "coverage_draws": ("BIGINT", chosen.coverage_draws),
         "reason": ("STRING", chosen.reason),
+        "n_unmatched": ("BIGINT", chosen.n_unmatched),
+        "n_unmatched_repeat": ("BIGINT", chosen.n_unmatched_repeat),
         "n_launches": ("BIGINT", int(planned["n"].sum())),
         "n_kernels": ("BIGINT", len(planned)),
         "n_samples": ("BIGINT", int(strata[["n_samples", "n_population"]].min(axis=1).sum())),
@@ -222,6 +268,10 @@ def _summary(warehouse: Warehouse, plan_id: str) -> dict[str, Any]:
         "excluded_time_ns",
         "dropped_time_ns",
         "launch_noise",
+        "launch_noise_source",
+        "repeat_run_id",
+        "n_unmatched",
+        "n_unmatched_repeat",
     )
     dropped_share = row["dropped_time_ns"] / row["total_time_ns"]
     return {**{name: row[name] for name in names}, "dropped_time_share": dropped_share}

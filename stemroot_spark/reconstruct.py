@@ -121,7 +121,7 @@ def _kernel_summaries(warehouse: Warehouse, plan_id: str, results_id: str) -> pd
     strata = (
         warehouse.read("strata")
         .where(F.col("plan_id") == plan_id)
-        .select("kernel_id", "stratum_id", "n_population", "n_samples", "mean_ns", "stddev_ns")
+        .select("kernel_id", "stratum_id", "n_population", "n_samples", "mean_ns", "stddev_ns", "design")
     )
     return summarise_draws(draws, strata).toPandas().sort_values("kernel_id", ignore_index=True)
 

@@ -1,0 +1,126 @@
+"""Parts of kernels with strata of their own: first launches, or phases.
+
+A part is planned as if it were a kernel: its launches carry a key of their own from the histogram to the draw, and get
+their kernel's name back at the end. So neither planner nor draw know of parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from stemroot_spark.errors import UsageError
+from stemroot_spark.first_launches import STEPS, first_steps
+
+FIRST_LAUNCHES, PHASE = "first-launches", "phase"
+# Ranks whose launches tell how many first ones differ.
+_RANKS = 8
+
+
+@dataclass(frozen=True)
+class Parts:
+    """``launches`` with a key in place of kernel_id; ``names`` says what the keys mean.
+
+    names: a row per key with kernel_id, key and part, the condition on kernel_launches that the part is (None for the
+    whole kernel).
+    """
+
+    launches: DataFrame
+    names: pd.DataFrame
+
+    def named(self, strata: pd.DataFrame) -> pd.DataFrame:
+        """Strata of keys as strata of kernels: numbered anew, with column part and the old numbers in key columns."""
+        keyed = strata.rename(columns={"kernel_id": "key", "stratum_id": "key_stratum_id"})
+        joined = keyed.merge(self.names, on="key", how="left", validate="many_to_one")
+        joined["kernel_id"] = joined["kernel_id"].fillna(joined["key"]).astype("int64")
+        joined["part"] = joined["part"].astype(object).where(joined["part"].notna(), None)
+        ordered = joined.sort_values(["kernel_id", "part", "key_stratum_id"], ignore_index=True)
+        return ordered.assign(stratum_id=ordered.groupby("kernel_id").cumcount().astype("int32"))
+
+    def named_sample(self, sample: DataFrame, strata: pd.DataFrame) -> DataFrame:
+        """The sample of keys as one of kernels; strata as ``named`` returns them."""
+        columns = ["key", "key_stratum_id", "kernel_id", "stratum_id"]
+        rows = [tuple(int(v) for v in row) for row in strata[columns].itertuples(index=False)]
+        names = sample.sparkSession.createDataFrame(
+            rows, "key BIGINT, key_stratum_id INT, kernel_id BIGINT, stratum_id INT"
+        )
+        keyed = sample.withColumnsRenamed({"kernel_id": "key", "stratum_id": "key_stratum_id"})
+        return keyed.join(F.broadcast(names), ["key", "key_stratum_id"], how="inner").drop(
+            "key", "key_stratum_id"
+        )
+
+
+def parts_of(launches: DataFrame, strata_by: str) -> Parts:
+    """Launches keyed by part of their kernel; UsageError for phases where none are known."""
+    return _phases(launches) if strata_by == PHASE else _first_launches(launches)
+
+
+def _phases(launches: DataFrame) -> Parts:
+    key = F.xxhash64("kernel_id", F.lit(PHASE), F.coalesce("phase", F.lit("")))
+    found = launches.select("kernel_id", key.alias("key"), "phase").distinct().toPandas()
+    if found["phase"].isna().all():
+        raise UsageError("plan.strata_by is phase, but no launch of the run has one; plan without it")
+    part = [
+        "phase IS NULL" if phase is None else f"phase = {_quoted(phase)}"
+        for phase in found["phase"].astype(object).where(found["phase"].notna(), None)
+    ]
+    return Parts(launches.withColumn("kernel_id", key), found.assign(part=part).drop(columns="phase"))
+
+
+def _first_launches(launches: DataFrame) -> Parts:
+    steps = step_moments(launches.where(F.col("rank") < _RANKS)).toPandas()
+    rows = []
+    for kernel_id, mine in steps.groupby("kernel_id", sort=True):
+        count = first_steps(mine)
+        if count:
+            name = "iteration" if mine["has_iterations"].iloc[0] else "kernel_invocation"
+            rows.append((int(str(kernel_id)), name, count))
+    spark = launches.sparkSession
+    firsts = spark.createDataFrame(rows, "kernel_id BIGINT, step_name STRING, first_steps INT")
+    firsts = firsts.withColumn("first_key", F.xxhash64("kernel_id", F.lit(FIRST_LAUNCHES)))
+    is_first = F.when(F.col("step_name") == "iteration", F.col("iteration")).otherwise(
+        F.col("kernel_invocation")
+    ) < F.col("first_steps")
+    keyed = (
+        launches.join(F.broadcast(firsts), "kernel_id", how="left")
+        .withColumn("kernel_id", F.when(is_first, F.col("first_key")).otherwise(F.col("kernel_id")))
+        .drop("step_name", "first_steps", "first_key")
+    )
+    names = []
+    for row in firsts.collect():
+        condition = f"{row['step_name']} < {row['first_steps']}"
+        rest = f"{row['step_name']} >= {row['first_steps']}"
+        names += [(row["kernel_id"], row["first_key"], condition), (row["kernel_id"], row["kernel_id"], rest)]
+    return Parts(keyed, pd.DataFrame(names, columns=["kernel_id", "key", "part"]))
+
+
+def step_moments(launches: DataFrame) -> DataFrame:
+    """Per kernel and step: observations and moments as ``first_steps`` wants them, and whether steps are iterations."""
+    configs = ["kernel_id", "launch_config_id"]
+    means = launches.groupBy(*configs).agg(F.avg("duration_ns").alias("config_mean_ns"))
+    relative = F.ln(F.col("duration_ns") / F.col("config_mean_ns"))
+    observations = (
+        launches.join(F.broadcast(means), configs, how="inner")
+        .withColumn("relative", relative)
+        .withColumn("step", F.coalesce(F.col("iteration").cast("bigint"), F.col("kernel_invocation")))
+        .groupBy("kernel_id", "rank", "step")
+        .agg(F.avg("relative").alias("value"), F.max("iteration").isNotNull().alias("has_iterations"))
+    )
+    return observations.groupBy("kernel_id", F.least("step", F.lit(STEPS)).alias("step")).agg(
+        F.count("*").alias("n"),
+        _rounded(F.avg("value")).alias("mean_log"),
+        _rounded(F.var_pop("value")).alias("variance_log"),
+        F.bool_or("has_iterations").alias("has_iterations"),
+    )
+
+
+def _rounded(value: Column) -> Column:
+    """Digits that do not depend on the order in which partitions are merged."""
+    return F.round(value, 9)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
