@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from stemroot_spark.sources.discover import Source
 from stemroot_spark.sources.probe import PROBE_SCHEMA, Probe, probe
 
-_PROBE_TASKS = 256
+# Every task in Python begins with a fraction of a second of its own, far more than the look at a small source.
+_TASKS_PER_CORE = 4
 _SHOWN = 10
 _NULLABLE_INTEGERS = (
     "size_bytes",
@@ -81,9 +82,8 @@ def probe_sources(spark: SparkSession, sources: list[Source], wanted_format: str
             rows = [probe(sources[index], wanted_format).row(index) for index in frame["id"]]
             yield pd.DataFrame(rows).astype(dict.fromkeys(_NULLABLE_INTEGERS, "Int64"))
 
-    rows = (
-        spark.range(0, n_sources, 1, min(n_sources, _PROBE_TASKS)).mapInPandas(look, PROBE_SCHEMA).collect()
-    )
+    n_tasks = min(n_sources, _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    rows = spark.range(0, n_sources, 1, n_tasks).mapInPandas(look, PROBE_SCHEMA).collect()
     found = {
         row["source_index"]: Probe(**{k: v for k, v in row.asDict().items() if k != "source_index"})
         for row in rows
