@@ -81,6 +81,13 @@ def by_method(results: Sequence[Evaluated]) -> dict[str, list[Evaluated]]:
     return grouped
 
 
+def _scores(results: Sequence[Evaluated]) -> dict[str, list[Score]]:
+    """What there is of scores of each method."""
+    return {
+        name: [r.score for r in found if r.score is not None] for name, found in by_method(results).items()
+    }
+
+
 def cells(results: Sequence[Evaluated], text: Callable[[Score], str]) -> list[str]:
     """One text per result, a dash where the method cannot run or tells none."""
     return ["-" if result.score is None else text(result.score) for result in results]
@@ -221,7 +228,7 @@ def held_out() -> None:
 def _score(pair: Pair, method: str, launch_noise: float) -> Score:
     options = Options(seed=SEED, launch_noise=launch_noise)
     run, y = pair.matched.population, pair.matched.y_ns
-    score = evaluate(run, [method], [Protocol.parse("P1")], options, draws=_draws(method), y_ns=y)[0].score
+    score = evaluate(run, [method], [Protocol.parse("P1")], options, draws=DRAWS, y_ns=y)[0].score
     if score is None:
         raise SystemExit(f"{method} cannot run on {pair.name}")
     return score
