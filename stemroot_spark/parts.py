@@ -16,6 +16,7 @@ from stemroot_spark.errors import UsageError
 from stemroot_spark.first_launches import STEPS, first_steps
 
 FIRST_LAUNCHES, PHASE = "first-launches", "phase"
+_NAMES = ["kernel_id", "key", "part"]
 # Ranks whose launches tell how many first ones differ.
 _RANKS = 8
 
@@ -33,10 +34,13 @@ class Parts:
 
     def named(self, strata: pd.DataFrame) -> pd.DataFrame:
         """Strata of keys as strata of kernels: numbered anew, with column part and the old numbers in key columns."""
-        keyed = strata.rename(columns={"kernel_id": "key", "stratum_id": "key_stratum_id"})
-        joined = keyed.merge(self.names, on="key", how="left", validate="many_to_one")
-        joined["kernel_id"] = joined["kernel_id"].fillna(joined["key"]).astype("int64")
-        joined["part"] = joined["part"].astype(object).where(joined["part"].notna(), None)
+        # Looked up one by one: a merge would turn 64-bit ids into floats where one is missing.
+        names = {int(key): (int(k), part) for k, key, part in self.names[_NAMES].itertuples(index=False)}
+        found = [names.get(int(key), (int(key), None)) for key in strata["kernel_id"]]
+        joined = strata.rename(columns={"kernel_id": "key", "stratum_id": "key_stratum_id"}).assign(
+            kernel_id=[kernel_id for kernel_id, _ in found],
+            part=pd.Series([part for _, part in found], index=strata.index, dtype=object),
+        )
         ordered = joined.sort_values(["kernel_id", "part", "key_stratum_id"], ignore_index=True)
         return ordered.assign(stratum_id=ordered.groupby("kernel_id").cumcount().astype("int32"))
 
@@ -93,8 +97,10 @@ def _first_launches(launches: DataFrame) -> Parts:
     for row in firsts.collect():
         condition = f"{row['step_name']} < {row['first_steps']}"
         rest = f"{row['step_name']} >= {row['first_steps']}"
+        if row["step_name"] == "iteration":
+            rest += " OR iteration IS NULL"
         names += [(row["kernel_id"], row["first_key"], condition), (row["kernel_id"], row["kernel_id"], rest)]
-    return Parts(keyed, pd.DataFrame(names, columns=["kernel_id", "key", "part"]))
+    return Parts(keyed, pd.DataFrame(names, columns=_NAMES))
 
 
 def step_moments(launches: DataFrame) -> DataFrame:

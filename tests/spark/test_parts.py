@@ -14,7 +14,8 @@ from stemroot_spark.moments import duration_histogram
 from stemroot_spark.optimal_planning import optimal_strata
 from stemroot_spark.parts import parts_of
 
-_WARM, _STEADY = 7, 8
+# Ids that no float can hold.
+_WARM, _STEADY = 7_183_098_287_330_337_997, -7_158_908_109_100_570_695
 
 
 def _launches() -> pd.DataFrame:
@@ -31,7 +32,7 @@ def _launches() -> pd.DataFrame:
                     {
                         "run_id": "night",
                         "rank": rank,
-                        "launch_index": np.arange(iteration.size) * 2 + kernel - _WARM,
+                        "launch_index": np.arange(iteration.size) * 2 + (kernel == _STEADY),
                         "kernel_invocation": np.arange(iteration.size),
                         "kernel_id": kernel,
                         "launch_config_id": 1,
@@ -47,7 +48,10 @@ def _launches() -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("strata_by", "expected"),
     [
-        ("first-launches", {(_WARM, "iteration < 2"), (_WARM, "iteration >= 2"), (_STEADY, None)}),
+        (
+            "first-launches",
+            {(_WARM, "iteration < 2"), (_WARM, "iteration >= 2 OR iteration IS NULL"), (_STEADY, None)},
+        ),
         (
             "phase",
             {(k, p) for k in (_WARM, _STEADY) for p in ("phase = 'forward'", r"phase = 'it\'s back'")},
