@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from stemroot_spark.config import DrawConfig
 from stemroot_spark.estimators import PPS
+from stemroot_spark.local_rows import local_rows
 from stemroot_spark.systematic import draw_systematic
 
 _STRATA_SCHEMA = (
@@ -94,7 +95,8 @@ def _below_threshold(hashed: DataFrame, strata: pd.DataFrame) -> DataFrame:
     """Launches with their stratum; the threshold of the kernel first, so that few rows meet all its strata."""
     spark = hashed.sparkSession
     largest = strata.groupby("kernel_id", as_index=False)["threshold"].max()
-    kernels = spark.createDataFrame(
+    kernels = local_rows(
+        spark,
         [(int(k), int(t)) for k, t in zip(largest["kernel_id"], largest["threshold"], strict=True)],
         "kernel_id BIGINT, kernel_threshold BIGINT",
     )
@@ -141,7 +143,7 @@ def _stratum_rows(spark: SparkSession, strata: pd.DataFrame) -> DataFrame:
         (int(k), int(s), configs, int(lower), int(upper), int(n), int(m), int(limit))
         for k, s, configs, lower, upper, n, m, limit in strata[[*names, "threshold"]].itertuples(index=False)
     ]
-    return spark.createDataFrame(rows, _STRATA_SCHEMA)
+    return local_rows(spark, rows, _STRATA_SCHEMA)
 
 
 def _smallest(candidates: DataFrame) -> DataFrame:

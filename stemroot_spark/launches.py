@@ -110,8 +110,11 @@ def _rows_with_string_ids(spark: SparkSession, sources: Readable, rows_per_batch
     ids = names.select("source_index", "name_id", "kernel_id")
     joined = (
         rows.join(F.broadcast(ids), ["source_index", "name_id"], how="left")
-        .withColumn("kernel_id", F.coalesce("kernel_id", F.xxhash64(_graph_name())))
-        .withColumn("kernel_id", F.when(F.coalesce("name_id", "graph_id").isNotNull(), F.col("kernel_id")))
+        # The hash of a null is a number too: only a graph may be named here.
+        .withColumn(
+            "kernel_id",
+            F.coalesce("kernel_id", F.when(F.col("graph_id").isNotNull(), F.xxhash64(_graph_name()))),
+        )
         .withColumn("read_problem", F.lit(None).cast("string"))
         .drop("name_id")
     )

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from stemroot_spark.config import PlanConfig
+from stemroot_spark.local_rows import local_rows
 from stemroot_spark.optimal.calibration import DRAWS_SCHEMA, simulate_kernel
 from stemroot_spark.optimal.local import plan_histogram, plan_kernel_frame
 from stemroot_spark.optimal.model import PlanningModel
@@ -70,7 +71,7 @@ class SparkWork:
 
         spark = self._histogram.sparkSession
         scaled = strata.assign(factor=[factors.get(int(kernel), 1.0) for kernel in strata["kernel_id"]])
-        plans = spark.createDataFrame(plain_rows(scaled, _STRATA_COLUMNS), _STRATA_SCHEMA)
+        plans = local_rows(spark, plain_rows(scaled, _STRATA_COLUMNS), _STRATA_SCHEMA)
         kernels = self._histogram.groupBy("kernel_id").cogroup(plans.groupBy("kernel_id"))
         return (
             kernels.applyInPandas(simulate, DRAWS_SCHEMA)

@@ -16,6 +16,7 @@ from stemroot_spark.errors import DataError, UnknownIdError, UsageError
 from stemroot_spark.estimators import EXPANSION
 from stemroot_spark.fingerprint import Fingerprint, canonical_json, sha256_of
 from stemroot_spark.launch_noise import MeasuredNoise
+from stemroot_spark.local_rows import local_rows
 from stemroot_spark.moments import duration_histogram, require_run
 from stemroot_spark.optimal_planning import optimal_strata
 from stemroot_spark.pairing import matched_launches
@@ -149,10 +150,10 @@ def _write_plan(
                 f"duration_histograms holds {strata['n_population'].sum()} launches of run {run_id}, kernel_moments "
                 f"{planned['n'].sum()}; run the moments job with --replace"
             )
-        decisions = chosen.decisions
-        if decisions is None:
-            decisions = warehouse.read("split_decisions").limit(0).drop("plan_id")
-        writes.replace("split_decisions", decisions.withColumns(with_id))
+        if chosen.decisions is None:
+            writes.clear("split_decisions")
+        else:
+            writes.replace("split_decisions", chosen.decisions.withColumns(with_id))
     finally:
         chosen.release()
     writes.replace("strata", _strata_frame(warehouse, strata).withColumns(with_id))
@@ -173,7 +174,7 @@ def _write_plan(
             f"{run_id} differ; run the moments job with --replace"
         )
     header = _header(chosen, planned, moments[excluded], request, noise)
-    writes.finish(warehouse.spark.createDataFrame(*header).withColumn("planned_at", F.current_timestamp()))
+    writes.finish(local_rows(warehouse.spark, *header).withColumn("planned_at", F.current_timestamp()))
 
 
 def _without(rows: DataFrame, kernel_ids: set[int]) -> DataFrame:
@@ -192,7 +193,7 @@ def _strata_frame(warehouse: Warehouse, strata: pd.DataFrame) -> DataFrame:
     absent = {"design": EXPANSION, "part": None}
     capped = capped.assign(**{name: v for name, v in absent.items() if name not in capped.columns})
     rows = zip(*[capped[name].tolist() for name in names], strict=True)
-    return warehouse.spark.createDataFrame(list(rows), schema)
+    return local_rows(warehouse.spark, rows, schema)
 
 
 def _header(

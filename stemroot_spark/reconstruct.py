@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from stemroot_spark.errors import DataError, UnknownIdError
 from stemroot_spark.estimators import Combined, Estimate, combine, summarise_kernel
 from stemroot_spark.fingerprint import Fingerprint
+from stemroot_spark.local_rows import local_rows
 from stemroot_spark.planning import require_plan
 from stemroot_spark.progress import log, stage
 from stemroot_spark.tables import JobWrites, Warehouse
@@ -54,7 +55,7 @@ def reconstruct(
         combined = combine(summaries, plan["launch_noise"], plan["confidence"])
         unit = header["unit"]
         rows = _estimate_rows(combined, unit) + _excluded_rows(warehouse, plan, unit)
-        frame = warehouse.spark.createDataFrame(rows, _ROW_SCHEMA).withColumns(
+        frame = local_rows(warehouse.spark, rows, _ROW_SCHEMA).withColumns(
             {
                 "plan_id": F.lit(plan_id),
                 "results_id": F.lit(results_id),

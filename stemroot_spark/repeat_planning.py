@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from stemroot_spark.config import PlanConfig
 from stemroot_spark.errors import UsageError
 from stemroot_spark.estimators import EXPANSION, PPS
+from stemroot_spark.local_rows import local_rows
 from stemroot_spark.optimal.calibration import DRAWS_SCHEMA
 from stemroot_spark.optimal.designs import PAIRED_SCHEMA
 from stemroot_spark.optimal.model import PlanningModel
@@ -129,7 +130,7 @@ class SparkPairedWork:
             kernel_id, (buckets, _) = int(frame["kernel_id"].iloc[0]), paired_buckets(frame, model)
             return simulate_pairs(kernel_id, buckets, rows, model, seed=seed, first=first, draws=draws)
 
-        plans = self._pairs.sparkSession.createDataFrame(plain_rows(strata, _STRATA_COLUMNS), _STRATA_SCHEMA)
+        plans = local_rows(self._pairs.sparkSession, plain_rows(strata, _STRATA_COLUMNS), _STRATA_SCHEMA)
         kernels = self._pairs.groupBy("kernel_id").cogroup(plans.groupBy("kernel_id"))
         return (
             kernels.applyInPandas(simulate, DRAWS_SCHEMA)

@@ -13,6 +13,8 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from stemroot_spark.local_rows import local_rows
+
 # Ranges of the hash per stratum: 2^12.
 _BLOCK_SHIFT = 52
 _STRATUM = ["kernel_id", "stratum_id"]
@@ -26,7 +28,8 @@ def draw_systematic(inside: DataFrame, samples: pd.DataFrame, *, run_id: str, se
     draw_hash; ``samples`` has kernel_id, stratum_id and n_drawn. Adds inclusion_probability and weight.
     """
     spark = inside.sparkSession
-    sizes = spark.createDataFrame(
+    sizes = local_rows(
+        spark,
         [(int(k), int(s), int(m)) for k, s, m in samples[[*_STRATUM, "n_drawn"]].itertuples(index=False)],
         "kernel_id BIGINT, stratum_id INT, m BIGINT",
     )

@@ -80,6 +80,11 @@ class JobWrites:
         self._check_not_taken()
         return commit
 
+    def clear(self, table: str) -> None:
+        """Take away the rows of the id in a table; one that nobody has written to is left alone."""
+        if self._warehouse.version(table) > 0:
+            self.replace(table, self._warehouse.read(table).limit(0))
+
     def insert_new(self, table: str, rows: DataFrame, key: str) -> Commit:
         """Insert rows into a table that ids share."""
         with stage(f"extend {table}") as report:
