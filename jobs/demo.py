@@ -27,11 +27,12 @@ def body(warehouse: Any, args: argparse.Namespace, _config: Config) -> None:
 
 
 def main() -> int:
-    # A small fleet on one machine: few partitions, and no time spent on optimising code that runs for seconds.
+    # A small fleet on one machine: few partitions, and no time spent on optimising plans and code that run for seconds.
     os.environ.setdefault(
         "STEMROOT_SPARK_CONF",
-        "spark.sql.shuffle.partitions=4;spark.ui.enabled=false;spark.ui.showConsoleProgress=false;"
-        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
+        "spark.sql.shuffle.partitions=2;spark.databricks.delta.snapshotPartitions=1;spark.sql.adaptive.enabled=false;"
+        "spark.sql.codegen.wholeStage=false;spark.ui.enabled=false;spark.ui.showConsoleProgress=false;"
+        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
     )
     given = parser()
     args = sys.argv[1:]

@@ -46,10 +46,15 @@ def demo(warehouse: Warehouse, folder: Path) -> None:
             )
             for name, night in nights.items()
         }
-    with _step("ingest the first night"):
+    with _step("ingest the first night"), ThreadPoolExecutor(1) as pool:
+        # What comes later needs tables too; they are made while the tasks of the probe are waited for.
+        made = pool.submit(_create_tables, Warehouse(warehouse.spark, warehouse.location, config.io))
         ingested = _ingest(warehouse, folder, "night-1", config)
+        made.result()
     with _step("compute moments and plan; ingest the second night meanwhile"):
         planned = _plan_and_ingest(warehouse, folder, config)
+    # As a job of its own would: tables as they are now, not as they were when the first night was planned.
+    warehouse = Warehouse(warehouse.spark, warehouse.location, config.io)
     with _step("replay the drawn launches from the second night, estimate its time"):
         import_results(
             warehouse,
@@ -64,6 +69,11 @@ def demo(warehouse: Warehouse, folder: Path) -> None:
     truth_ns = sum(k["total_ns"] for k in truths["night-2"]["kernels"] if not k["is_communication"])
     _print_table([*_plan_rows({"ingest": ingested, **planned}), *_estimate_rows(estimate, truth_ns)])
     _print_where(warehouse)
+
+
+def _create_tables(warehouse: Warehouse) -> None:
+    for table in ("estimates", "simulation_results", "plans", "sample_manifest", "strata", "kernel_moments"):
+        warehouse.create(table)
 
 
 def _ingest(warehouse: Warehouse, folder: Path, night: str, config: Config) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pyspark
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
 # Optimising code that runs for seconds costs more than it saves.
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 QUIET = "spark.ui.enabled=false;spark.ui.showConsoleProgress=false;spark.sql.shuffle.partitions=2"
 _START_SECONDS = 60
 _JOB_SECONDS = 600

@@ -53,7 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         **_PROPERTIES,
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         # Optimising code that runs for seconds costs more than it saves.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC "
         f"-Dlog4j2.configurationFile={log_settings.as_uri()}",
     }
     with pytest.MonkeyPatch.context() as patch:
