@@ -59,7 +59,8 @@ def test_an_unknown_name_is_refused_with_the_closest_known_one(override: str, cl
 
 
 def test_an_unknown_name_like_no_other_is_refused_with_all_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"unknown section \[zzz\]; known are draw, evaluate, ingest, io, moments, plan"):
+    known = "draw, evaluate, ingest, io, moments, plan"
+    with pytest.raises(ConfigError, match=rf"unknown section \[zzz\]; known are {known}"):
         load_config(overrides=["zzz.a=1"])
 
 
