@@ -26,10 +26,10 @@ demo: java venv ## the whole way on a small fleet, or on your traces with TRACES
 test: java test-unit test-statistics test-spark test-e2e ## all tests: unit, statistics, spark, e2e
 
 test-unit: venv ## tests without Java, in seconds
-	@$(BIN)/python -m pytest tests/unit
+	@$(BIN)/python -m pytest -n 2 tests/unit
 
 test-statistics: venv ## stated bounds and intervals against simulation, without Java
-	@$(BIN)/python -m pytest tests/statistics
+	@$(BIN)/python -m pytest -n 2 tests/statistics
 
 test-spark: java venv ## tests on one local Spark session
 	@$(BIN)/python -m pytest tests/spark
