@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import sqlite3
@@ -312,3 +313,24 @@ def test_no_byte_of_warehouse_or_log_holds_a_secret(
             assert not [secret for secret in PLANTED_SECRETS if secret.encode() in content], path.name
     assert n_bytes > 100_000
     assert not [secret for secret in PLANTED_SECRETS if secret in told.err + told.out]
+
+
+def test_moments_of_a_stats_csv_are_those_of_its_own_summary(
+    spark: SparkSession, shared_data: Path, tmp_path: Path
+) -> None:
+    jobs = Jobs(spark, tmp_path / "warehouse")
+    jobs.ingest("bn", shared_data / "nsys_csv" / "bn_cuda_gpu_trace.csv")
+    jobs.moments("bn")
+    names = jobs.table("kernels").set_index("kernel_id")["kernel_name"]
+    found = jobs.table("kernel_moments", run_id="bn")
+    found = found.set_index(found["kernel_id"].map(names))
+    with (shared_data / "nsys_csv" / "bn_cuda_gpu_kern_sum.csv").open(newline="") as stream:
+        summary = {row["Name"]: row for row in csv.DictReader(stream)}
+    assert set(found.index) == set(summary)
+    for name, row in summary.items():
+        one = found.loc[name]
+        assert (one["n"], one["total_ns"]) == (int(row["Instances"]), int(row["Total Time (ns)"]))
+        assert one["mean_ns"] == pytest.approx(float(row["Avg (ns)"]), abs=0.05)
+        if one["n"] > 1:
+            sample_stddev = one["stddev_ns"] * (one["n"] / (one["n"] - 1)) ** 0.5
+            assert sample_stddev == pytest.approx(float(row["StdDev (ns)"]), abs=0.05)

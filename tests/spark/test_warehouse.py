@@ -232,7 +232,7 @@ def _rows(spark: SparkSession, run_id: str, n_rows: int) -> DataFrame:
 def _header(spark: SparkSession, run_id: str) -> DataFrame:
     """Rows of kernel_moments, the header of the job in these tests."""
     names = ("n", "total_ns", "mean_ns", "stddev_ns", "cov", "min_ns", "max_ns", "time_share")
-    shape = ("skewness", "excess_kurtosis")
+    shape = ("skewness", "excess_kurtosis", "first_window_ratio", "autocorrelation", "last_iteration")
     return spark.range(1).selectExpr(
         f"'{run_id}' AS run_id", "7 AS kernel_id", *(f"1 AS {n}" for n in names + shape)
     )
