@@ -9,8 +9,9 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -165,10 +166,10 @@ def _error(
     estimate = 0.0
     x, y = (run["duration_ns"].to_numpy(np.float64) for run in (profile, night))
     by_kernel = profile.groupby("kernel_id").indices
-    for row in strata.itertuples():
-        inside = _inside(profile, by_kernel[row.kernel_id], row)
-        m = min(int(row.n_samples), inside.size)
-        if getattr(row, "is_pps", False):
+    for row in strata.to_dict("records"):
+        inside = _inside(profile, np.asarray(by_kernel[row["kernel_id"]], dtype=np.intp), row)
+        m = min(int(row["n_samples"]), inside.size)
+        if row.get("is_pps", False):
             order = rng.permutation(inside)
             ends = np.cumsum(x[order])
             points = (np.arange(m) + rng.random()) * (ends[-1] / m)
@@ -179,13 +180,15 @@ def _error(
     return estimate / float(y.sum()) - 1
 
 
-def _inside(profile: pd.DataFrame, of_kernel: npt.NDArray[np.intp], row: object) -> npt.NDArray[np.intp]:
+def _inside(
+    profile: pd.DataFrame, of_kernel: npt.NDArray[np.intp], row: Mapping[Hashable, Any]
+) -> npt.NDArray[np.intp]:
     durations = profile["duration_ns"].to_numpy()[of_kernel]
-    is_inside = (durations >= row.lower_ns) & (durations <= row.upper_ns)  # type: ignore[attr-defined]
-    configs = row.launch_config_ids  # type: ignore[attr-defined]
-    if configs is not None:
-        is_inside &= np.isin(profile["launch_config_id"].to_numpy()[of_kernel], configs)
-    return of_kernel[is_inside]
+    is_inside = (durations >= row["lower_ns"]) & (durations <= row["upper_ns"])
+    if row["launch_config_ids"] is not None:
+        is_inside &= np.isin(profile["launch_config_id"].to_numpy()[of_kernel], row["launch_config_ids"])
+    chosen: npt.NDArray[np.intp] = of_kernel[is_inside]
+    return chosen
 
 
 SECTIONS: dict[str, Callable[[], None]] = {"speedup": speedup, "billion": billion, "nights": nights}
