@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from stemroot_spark.config import Config, load_config
+from stemroot_spark.config import Config, IoConfig, load_config
 from stemroot_spark.ingest import ingest
 from stemroot_spark.moments import moments
 from stemroot_spark.planning import plan
@@ -23,6 +23,8 @@ from stemroot_spark.reconstruct import reconstruct
 from stemroot_spark.results import import_results
 from stemroot_spark.tables import Location, Warehouse
 
+# Many attempts and short pauses: writers of a test meet often.
+IO = IoConfig(commit_attempts=12, commit_backoff_s=0.05)
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 CONFIG = {
     "gridX": "grid_x",
@@ -161,3 +163,18 @@ def change_rows(folder: Path, changes: dict[int, dict[str, int | None]]) -> None
 def texts_of(frames: Iterable[pd.DataFrame]) -> str:
     """Everything that stands in tables, as one text to search."""
     return "\n".join(frame.to_csv(index=False) for frame in frames)
+
+
+def open_warehouse(spark: SparkSession, path: Path, io: IoConfig = IO) -> Warehouse:
+    """Warehouse as a job of its own would have it."""
+    return Warehouse(spark, Location(warehouse=str(path)), io)
+
+
+def rank_rows(spark: SparkSession, run_id: str, n_rows: int) -> DataFrame:
+    """Rows of rank_moments."""
+    return spark.range(n_rows).selectExpr(
+        f"'{run_id}' AS run_id",
+        "id AS rank",
+        "7 AS kernel_id",
+        *(f"1 AS {name}" for name in ("n", "sum_ns", "sum_sq", "min_ns", "max_ns")),
+    )
