@@ -24,6 +24,7 @@ from stemroot_spark.evaluation.protocols import evaluate as evaluate_methods
 from stemroot_spark.evaluation.suite import summarise
 from stemroot_spark.feature_import import feature_fingerprints, import_features
 from stemroot_spark.fingerprint import Fingerprint, canonical_json, sha256_of
+from stemroot_spark.local_rows import local_rows
 from stemroot_spark.moments import require_run
 from stemroot_spark.progress import stage
 from stemroot_spark.tables import JobWrites, Warehouse
@@ -212,9 +213,7 @@ def _rows(warehouse: Warehouse, results: Sequence[Evaluated], shared: dict[str, 
     rows = [{**shared, **result.as_row()} for result in results]
     declared = [column for column in columns("evaluations") if column.name in rows[0]]
     schema = ", ".join(f"{column.name} {column.type}" for column in declared)
-    return warehouse.spark.createDataFrame(
-        [tuple(row[column.name] for column in declared) for row in rows], schema
-    )
+    return local_rows(warehouse.spark, rows, schema)
 
 
 def _summary(warehouse: Warehouse, request: Request) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from pyarrow import fs
 from pyspark.sql import functions as F
 
 from stemroot_spark.errors import UsageError
@@ -16,8 +14,9 @@ from stemroot_spark.evaluation.feature_files import FeatureFile, read_features
 from stemroot_spark.evaluation.features import check_shapes
 from stemroot_spark.evaluation.population import Population
 from stemroot_spark.fingerprint import Fingerprint
+from stemroot_spark.local_rows import local_rows
 from stemroot_spark.progress import stage
-from stemroot_spark.sources.storage import local_copy, locate, update_digest
+from stemroot_spark.sources.storage import file_content_id, local_copy
 from stemroot_spark.tables import JobWrites, Warehouse
 
 _WITH_RANK = re.compile(r"(\d{1,9})=(.+)", re.DOTALL)
@@ -41,7 +40,7 @@ def import_features(
     by_kind: dict[str, dict[int, tuple[FeatureFile, str]]] = {}
     for source in sources:
         rank, uri = _rank_and_uri(source)
-        digest, found = _content_id(uri), _read(uri)
+        digest, found = file_content_id(uri, "--features"), _read(uri)
         files = by_kind.setdefault(found.kind, {})
         if rank in files:
             raise UsageError(
@@ -62,7 +61,7 @@ def import_features(
         if not writes.is_done(replace):
             parts = [found.rows.assign(rank=rank) for rank, (found, _) in sorted(files.items())]
             rows = pd.concat(parts, ignore_index=True)[["rank", "launch_index", "feature", "value", "unit"]]
-            frame = warehouse.spark.createDataFrame(list(rows.itertuples(index=False, name=None)), _SCHEMA)
+            frame = local_rows(warehouse.spark, rows.itertuples(index=False, name=None), _SCHEMA)
             writes.finish(frame.withColumns({"run_id": F.lit(run["run_id"]), "feature_kind": F.lit(kind)}))
 
 
@@ -81,15 +80,6 @@ def feature_fingerprints(warehouse: Warehouse, run_id: str) -> dict[str, str]:
 def _rank_and_uri(source: str) -> tuple[int, str]:
     found = _WITH_RANK.fullmatch(source)
     return (int(found[1]), found[2]) if found else (0, source)
-
-
-def _content_id(uri: str) -> str:
-    filesystem, path = locate(uri)
-    if filesystem.get_file_info(path).type != fs.FileType.File:
-        raise UsageError(f"--features {uri}: no such file; check the path")
-    digest = hashlib.blake2b(digest_size=16)
-    update_digest(digest, uri)
-    return digest.hexdigest()
 
 
 def _read(uri: str) -> FeatureFile:

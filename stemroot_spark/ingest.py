@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import astuple
 from typing import Any
 
@@ -31,7 +32,6 @@ from stemroot_spark.progress import log, stage
 from stemroot_spark.sources import nsys_parquet, text_traces
 from stemroot_spark.sources import nsys_schema as nsys
 from stemroot_spark.sources.discover import discover
-from stemroot_spark.sources.storage import table_files
 from stemroot_spark.tables import JobWrites, Warehouse, ddl
 
 _SHOWN = 10
@@ -195,7 +195,9 @@ def _readable(good: list[Probed]) -> Readable:
         result, uri = entry.probe, entry.source.uri
         if result.format == "nsys-parquet":
             columns = (result.kernel_columns, result.string_columns, result.graph_columns)
-            found.parquet.append(nsys_parquet.ParquetSource(entry.index, table_files(uri), *columns))
+            found.parquet.append(
+                nsys_parquet.ParquetSource(entry.index, json.loads(str(result.files)), *columns)
+            )
         elif result.format == "nsys-sqlite":
             found.sqlite[entry.index] = uri
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 from pyspark.sql import DataFrame
@@ -28,17 +28,46 @@ _STRATA_SCHEMA = (
     "kernel_id BIGINT, launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, n_population BIGINT, "
     "n_samples BIGINT, factor DOUBLE"
 )
-_STRATA_COLUMNS = [column.strip().split(" ")[0] for column in _STRATA_SCHEMA.split(",")]
 
 
-class SparkWork:
-    """Passes over all kernels of a histogram, each a grouped pandas UDF: a ``stemroot_spark.optimal.plan.Work``.
+class KernelPasses:
+    """Passes over rows of kernels (a histogram, or pairs), each a grouped pandas UDF.
 
     What comes back to the driver grows with the kernels and their strata, not with the launches.
     """
 
+    def __init__(self, rows: DataFrame) -> None:
+        self._rows = rows
+
+    def solved(self, solve: Callable[[pd.DataFrame], pd.DataFrame], schema: str) -> pd.DataFrame:
+        """Rows of all kernels by a function of the rows of one."""
+        return _collected(self._rows.groupBy("kernel_id").applyInPandas(solve, schema))
+
+    def simulated(
+        self,
+        simulate: Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame],
+        strata: pd.DataFrame,
+        schema: str,
+    ) -> pd.DataFrame:
+        """Draws summed over kernels, from rows and strata of each; whole ns, so that their order does not matter."""
+        names = [column.strip().split(" ")[0] for column in schema.split(",")]
+        plans = local_rows(self._rows.sparkSession, _plain_rows(strata, names), schema)
+        return (
+            self._rows.groupBy("kernel_id")
+            .cogroup(plans.groupBy("kernel_id"))
+            .applyInPandas(simulate, DRAWS_SCHEMA)
+            .groupBy("draw")
+            .agg(F.sum("error_ns").alias("error_ns"), F.sum("total_ns").alias("total_ns"))
+            .toPandas()
+            .sort_values("draw", ignore_index=True)
+        )
+
+
+class SparkWork:
+    """Passes over all kernels of a histogram: a ``stemroot_spark.optimal.plan.Work``."""
+
     def __init__(self, histogram: DataFrame, model: PlanningModel) -> None:
-        self._histogram = histogram
+        self._passes = KernelPasses(histogram)
         self._model = model
 
     def frontier(self, multipliers: Sequence[float], coarse: bool) -> pd.DataFrame:
@@ -48,7 +77,7 @@ class SparkWork:
         def solve(frame: pd.DataFrame) -> pd.DataFrame:
             return kernel_frontier(frame, ladder, model, coarse=coarse)
 
-        return collected(self._histogram.groupBy("kernel_id").applyInPandas(solve, FRONTIER_SCHEMA))
+        return self._passes.solved(solve, FRONTIER_SCHEMA)
 
     def alternatives(self, multiplier: float, excess_ns: float) -> pd.DataFrame:
         """``kernel_alternatives`` of every kernel."""
@@ -57,29 +86,20 @@ class SparkWork:
         def solve(frame: pd.DataFrame) -> pd.DataFrame:
             return kernel_alternatives(frame, multiplier, excess_ns, model)
 
-        return collected(self._histogram.groupBy("kernel_id").applyInPandas(solve, FRONTIER_SCHEMA))
+        return self._passes.solved(solve, FRONTIER_SCHEMA)
 
     def simulate(
         self, strata: pd.DataFrame, factors: Mapping[int, float], *, seed: int, first: int, draws: int
     ) -> pd.DataFrame:
-        """Draws of ``simulate_kernel`` summed over kernels; whole ns, so that their order does not matter."""
+        """Draws of ``simulate_kernel`` summed over kernels."""
         model = self._model
 
         def simulate(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
             factor = float(rows["factor"].iloc[0])
             return simulate_kernel(frame, rows, model, seed=seed, first=first, draws=draws, factor=factor)
 
-        spark = self._histogram.sparkSession
         scaled = strata.assign(factor=[factors.get(int(kernel), 1.0) for kernel in strata["kernel_id"]])
-        plans = local_rows(spark, plain_rows(scaled, _STRATA_COLUMNS), _STRATA_SCHEMA)
-        kernels = self._histogram.groupBy("kernel_id").cogroup(plans.groupBy("kernel_id"))
-        return (
-            kernels.applyInPandas(simulate, DRAWS_SCHEMA)
-            .groupBy("draw")
-            .agg(F.sum("error_ns").alias("error_ns"), F.sum("total_ns").alias("total_ns"))
-            .toPandas()
-            .sort_values("draw", ignore_index=True)
-        )
+        return self._passes.simulated(simulate, scaled, _STRATA_SCHEMA)
 
 
 def optimal_strata(histogram: DataFrame, n_kernels: int, config: PlanConfig) -> PlannedStrata:
@@ -134,10 +154,10 @@ def plan_on_executors(histogram: DataFrame, options: PlanOptions) -> OptimalPlan
         return plan_kernel_frame(frame, options)
 
     rows = histogram.groupBy("kernel_id").applyInPandas(plan_alone, ALONE_SCHEMA)
-    return plan_from_kernels(collected(rows), options)
+    return plan_from_kernels(_collected(rows), options)
 
 
-def collected(rows: DataFrame) -> pd.DataFrame:
+def _collected(rows: DataFrame) -> pd.DataFrame:
     """Rows on the driver in an order that does not depend on the partitions; arrays become lists."""
     frame = rows.toPandas()
     configs = [None if ids is None else [int(i) for i in ids] for ids in frame["launch_config_ids"]]
@@ -146,7 +166,7 @@ def collected(rows: DataFrame) -> pd.DataFrame:
     return frame.sort_values(order, ignore_index=True)
 
 
-def plain_rows(frame: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
+def _plain_rows(frame: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
     """Rows as Spark takes them, in plain Python types."""
     columns = [frame[name].tolist() for name in names]
     return list(zip(*columns, strict=True))

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from stemroot_spark.errors import UsageError
 from stemroot_spark.first_launches import STEPS, first_steps
+from stemroot_spark.local_rows import local_rows
 
 FIRST_LAUNCHES, PHASE = "first-launches", "phase"
 _NAMES = ["kernel_id", "key", "part"]
@@ -48,8 +49,8 @@ class Parts:
         """The sample of keys as one of kernels; strata as ``named`` returns them."""
         columns = ["key", "key_stratum_id", "kernel_id", "stratum_id"]
         rows = [tuple(int(v) for v in row) for row in strata[columns].itertuples(index=False)]
-        names = sample.sparkSession.createDataFrame(
-            rows, "key BIGINT, key_stratum_id INT, kernel_id BIGINT, stratum_id INT"
+        names = local_rows(
+            sample.sparkSession, rows, "key BIGINT, key_stratum_id INT, kernel_id BIGINT, stratum_id INT"
         )
         keyed = sample.withColumnsRenamed({"kernel_id": "key", "stratum_id": "key_stratum_id"})
         return keyed.join(F.broadcast(names), ["key", "key_stratum_id"], how="inner").drop(
@@ -82,8 +83,7 @@ def _first_launches(launches: DataFrame) -> Parts:
         if count:
             name = "iteration" if mine["has_iterations"].iloc[0] else "kernel_invocation"
             rows.append((int(str(kernel_id)), name, count))
-    spark = launches.sparkSession
-    firsts = spark.createDataFrame(rows, "kernel_id BIGINT, step_name STRING, first_steps INT")
+    firsts = local_rows(launches.sparkSession, rows, "kernel_id BIGINT, step_name STRING, first_steps INT")
     firsts = firsts.withColumn("first_key", F.xxhash64("kernel_id", F.lit(FIRST_LAUNCHES)))
     is_first = F.when(F.col("step_name") == "iteration", F.col("iteration")).otherwise(
         F.col("kernel_invocation")

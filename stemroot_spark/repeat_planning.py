@@ -12,8 +12,6 @@ from pyspark.sql import functions as F
 from stemroot_spark.config import PlanConfig
 from stemroot_spark.errors import UsageError
 from stemroot_spark.estimators import EXPANSION, PPS
-from stemroot_spark.local_rows import local_rows
-from stemroot_spark.optimal.calibration import DRAWS_SCHEMA
 from stemroot_spark.optimal.designs import PAIRED_SCHEMA
 from stemroot_spark.optimal.model import PlanningModel
 from stemroot_spark.optimal.pair_work import (
@@ -24,7 +22,7 @@ from stemroot_spark.optimal.pair_work import (
 )
 from stemroot_spark.optimal.pairs import paired_buckets
 from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions, plan_together
-from stemroot_spark.optimal_planning import collected, plain_rows, plan_options
+from stemroot_spark.optimal_planning import KernelPasses, plan_options
 from stemroot_spark.pairing import paired_histogram
 from stemroot_spark.planned import PlannedStrata, kernels_in_tasks
 
@@ -34,7 +32,6 @@ _STRATA_SCHEMA = (
     "kernel_id BIGINT, launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, n_population BIGINT, "
     "n_samples BIGINT, is_pps BOOLEAN"
 )
-_STRATA_COLUMNS = [column.strip().split(" ")[0] for column in _STRATA_SCHEMA.split(",")]
 
 
 def require_two_profiles(config: PlanConfig, run_id: str, repeat_run_id: str) -> None:
@@ -101,10 +98,10 @@ def _planned(plan: OptimalPlan, options: PlanOptions, unmatched: int, repeat_onl
 
 
 class SparkPairedWork:
-    """Passes over all kernels of two profiles, each a grouped pandas UDF: a ``stemroot_spark.optimal.plan.Work``."""
+    """Passes over all kernels of two profiles: a ``stemroot_spark.optimal.plan.Work``."""
 
     def __init__(self, pairs: DataFrame, model: PlanningModel) -> None:
-        self._pairs = pairs
+        self._passes = KernelPasses(pairs)
         self._model = model
 
     def frontier(self, multipliers: Sequence[float], coarse: bool) -> pd.DataFrame:
@@ -114,7 +111,7 @@ class SparkPairedWork:
         def solve(frame: pd.DataFrame) -> pd.DataFrame:
             return kernel_pair_frontier(frame, ladder, model, coarse=coarse)
 
-        return collected(self._pairs.groupBy("kernel_id").applyInPandas(solve, PAIRED_SCHEMA))
+        return self._passes.solved(solve, PAIRED_SCHEMA)
 
     def alternatives(self, multiplier: float, excess_ns: float) -> pd.DataFrame:
         """Solutions at multipliers near the given one; excess_ns is not asked for."""
@@ -130,12 +127,4 @@ class SparkPairedWork:
             kernel_id, (buckets, _) = int(frame["kernel_id"].iloc[0]), paired_buckets(frame, model)
             return simulate_pairs(kernel_id, buckets, rows, model, seed=seed, first=first, draws=draws)
 
-        plans = local_rows(self._pairs.sparkSession, plain_rows(strata, _STRATA_COLUMNS), _STRATA_SCHEMA)
-        kernels = self._pairs.groupBy("kernel_id").cogroup(plans.groupBy("kernel_id"))
-        return (
-            kernels.applyInPandas(simulate, DRAWS_SCHEMA)
-            .groupBy("draw")
-            .agg(F.sum("error_ns").alias("error_ns"), F.sum("total_ns").alias("total_ns"))
-            .toPandas()
-            .sort_values("draw", ignore_index=True)
-        )
+        return self._passes.simulated(simulate, strata, _STRATA_SCHEMA)

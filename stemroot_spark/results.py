@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
-from pyarrow import fs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -14,7 +12,7 @@ from stemroot_spark.fingerprint import Fingerprint
 from stemroot_spark.moments import require_run
 from stemroot_spark.planning import require_plan
 from stemroot_spark.progress import stage
-from stemroot_spark.sources.storage import locate, spark_path, update_digest
+from stemroot_spark.sources.storage import file_content_id, spark_path
 from stemroot_spark.tables import JobWrites, Warehouse
 
 SIMULATORS = ("csv", "profile")
@@ -54,7 +52,7 @@ def import_results(
         inputs["from_run"] = require_run(warehouse, str(from_run_id))["fingerprint"]
         inputs["from_run_id"] = from_run_id
     else:
-        inputs["source"] = _content_id(str(source))
+        inputs["source"] = file_content_id(str(source), "--source")
     writes = JobWrites(
         warehouse,
         job="import_results",
@@ -175,15 +173,6 @@ def _check_flags(
         raise UsageError(f"--simulator {simulator} needs --source, the file of results, and no --from-run-id")
     if clock_mhz is not None and not 0 < clock_mhz < float("inf"):
         raise UsageError(f"--clock-mhz is {clock_mhz}, but must be above 0")
-
-
-def _content_id(source: str) -> str:
-    filesystem, path = locate(source)
-    if filesystem.get_file_info(path).type != fs.FileType.File:
-        raise UsageError(f"--source {source}: no such file; check the path")
-    digest = hashlib.blake2b(digest_size=16)
-    update_digest(digest, source)
-    return digest.hexdigest()
 
 
 def _read_csv(warehouse: Warehouse, source: str) -> DataFrame:

@@ -7,7 +7,7 @@ kernel: the errors of kernels add up draw by draw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from stemroot_spark.optimal.model import PlanningModel
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 Plan = TypeVar("Plan")
 # Errors and totals in ns, shape (n,) each, of the draws first to first + n of a plan.
 Draw = Callable[[Plan, int, int], tuple[FloatArray, FloatArray]]
@@ -33,7 +34,7 @@ _MORE_DRAWS = 16_000
 MAX_ROUNDS = 12
 _LEAST_SHRINK, _MOST_SHRINK = 0.01, 0.5
 
-BLOCK = 4_000
+_BLOCK = 4_000
 _BUCKETS_PER_STRATUM = 256
 _FEW_SAMPLES = 32
 _MOST_LAUNCHES = 10**9 - 1  # what numpy's hypergeometric draws from
@@ -151,20 +152,43 @@ def simulate_buckets(
     factor: float = 1.0,
 ) -> pd.DataFrame:
     """simulate_kernel from buckets at hand."""
-    parts = _stratum_buckets(buckets, strata)
+    parts = [_fewer(buckets.at(inside)) for inside in stratum_masks(buckets, strata)]
     configs = np.unique(buckets.config)
-    samples = strata["n_samples"].to_numpy(dtype=np.int64)
-    errors, totals = [], []
-    for block in range(first // BLOCK, -(-(first + draws) // BLOCK)):
-        rng = np.random.default_rng([seed % 2**64, kernel_id % 2**64, block])
-        factors = unit_lognormal(rng, model.factor_spread, (BLOCK, configs.size))
-        error, total = np.zeros(BLOCK), np.zeros(BLOCK)
+    samples = strata["n_samples"].tolist()
+
+    def errors(rng: np.random.Generator, factors: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
         for part, m in zip(parts, samples, strict=True):
             known = factors[:, np.searchsorted(configs, np.unique(part.config))]
-            stratum_error, stratum_total = stratum_draws(rng, part, int(m), known, model.launch_noise)
+            yield stratum_draws(rng, part, m, known, model.launch_noise)
+
+    spread = (model.factor_spread, configs.size)
+    return simulated_draws(kernel_id, errors, spread, seed=seed, first=first, draws=draws, factor=factor)
+
+
+def simulated_draws(
+    kernel_id: int,
+    stratum_errors: Callable[[np.random.Generator, FloatArray], Iterator[tuple[FloatArray, FloatArray]]],
+    spread: tuple[float, int],
+    *,
+    seed: int,
+    first: int,
+    draws: int,
+    factor: float = 1.0,
+) -> pd.DataFrame:
+    """Rows of DRAWS_SCHEMA of one kernel, in blocks that depend on seed and kernel alone.
+
+    stratum_errors: from a generator and the factors of the kernel's configurations, shape (block, configurations), to
+    error and total in ns of each stratum, shape (block,). spread: of these factors, and the number of configurations.
+    """
+    errors, totals = [], []
+    for block in range(first // _BLOCK, -(-(first + draws) // _BLOCK)):
+        rng = np.random.default_rng([seed % 2**64, kernel_id % 2**64, block])
+        factors = unit_lognormal(rng, spread[0], (_BLOCK, spread[1]))
+        error, total = np.zeros(_BLOCK), np.zeros(_BLOCK)
+        for stratum_error, stratum_total in stratum_errors(rng, factors):
             error += stratum_error
             total += stratum_total
-        wanted = slice(max(first - block * BLOCK, 0), min(first + draws - block * BLOCK, BLOCK))
+        wanted = slice(max(first - block * _BLOCK, 0), min(first + draws - block * _BLOCK, _BLOCK))
         errors.append(error[wanted])
         totals.append(total[wanted])
     return pd.DataFrame(
@@ -192,33 +216,32 @@ def unit_lognormal(rng: np.random.Generator, spread: float, shape: tuple[int, ..
     return np.exp(rng.normal(-variance / 2.0, np.sqrt(variance), shape))
 
 
-def _stratum_buckets(buckets: Buckets, strata: pd.DataFrame) -> list[Buckets]:
-    lower, upper, population = (
-        strata[name].to_numpy(dtype=np.int64) for name in ("lower_ns", "upper_ns", "n_population")
-    )
-    parts = []
-    for h, ids in enumerate(strata["launch_config_ids"]):
-        inside = (buckets.min_ns >= lower[h]) & (buckets.max_ns <= upper[h])
+def stratum_masks(buckets: Buckets, strata: pd.DataFrame) -> Iterator[BoolArray]:
+    """Which buckets lie in each stratum; DataError where they hold another number of launches than the stratum."""
+    columns = (strata[name].tolist() for name in ("lower_ns", "upper_ns", "n_population"))
+    for ids, lower, upper, population in zip(strata["launch_config_ids"], *columns, strict=True):
+        inside = (buckets.min_ns >= lower) & (buckets.max_ns <= upper)
         if ids is not None:
             inside &= np.isin(buckets.config, np.asarray(ids, dtype=np.int64))
-        part = buckets.at(inside)
-        if part.n.sum() != population[h]:
+        found = int(buckets.n[inside].sum())
+        if found != population:
             raise DataError(
-                f"stratum {h} of {population[h]} launches finds {part.n.sum()} in the histogram: "
-                "plan and histogram are of different runs"
+                f"a stratum of {population} launches finds {found} in the histogram: plan and histogram are of "
+                "different runs"
             )
-        parts.append(_fewer(part))
-    return parts
+        yield inside
+
+
+def merge_starts(config: IntArray) -> IntArray:
+    """First buckets of groups of neighbours in a configuration, so that a stratum has a few hundred at most."""
+    step = -(-config.size // _BUCKETS_PER_STRATUM)
+    starts = np.ones(config.size, dtype=np.bool_)
+    starts[1:] = (np.diff(config) != 0) | (np.arange(1, config.size) % step == 0)
+    return np.flatnonzero(starts)
 
 
 def _fewer(part: Buckets) -> Buckets:
-    """Neighbouring buckets of a configuration merged, so that a stratum has a few hundred at most."""
-    step = -(-part.n.size // _BUCKETS_PER_STRATUM)
-    if step == 1:
-        return part
-    starts = np.ones(part.n.size, dtype=np.bool_)
-    starts[1:] = (np.diff(part.config) != 0) | (np.arange(1, part.n.size) % step == 0)
-    return merged_buckets(part, np.flatnonzero(starts))
+    return merged_buckets(part, merge_starts(part.config))
 
 
 def stratum_draws(

@@ -30,10 +30,11 @@ from stemroot_spark.optimal.programme import (
     Intervals,
     allowed_runs,
     best_samples,
+    cell_runs,
     check_multipliers,
-    config_ids_of,
     forward,
     lagrangian,
+    stratum_columns,
 )
 
 IntArray = npt.NDArray[np.int64]
@@ -129,26 +130,14 @@ def paired_rows(
     kernel_id: int, cells: PairedCells, solutions: Sequence[PairedSolution], model: PlanningModel
 ) -> pd.DataFrame:
     """Rows of PAIRED_SCHEMA for solutions of one kernel, strata in the order of the cells."""
-    sizes = [s.starts.size for s in solutions]
-    starts = np.concatenate([s.starts for s in solutions])
-    stops = np.concatenate([s.stops for s in solutions])
+    starts, stops = cell_runs(solutions)
     is_pps = np.concatenate([s.is_pps for s in solutions])
     designs = designs_of(cells, starts, stops, model, exact=True)
     x = exact_moments(cells.profile, starts, stops)
     x2 = exact_moments(cells.repeat, starts, stops)
-    strata = list(zip(starts.tolist(), stops.tolist(), strict=True))
-    profile = cells.profile
     columns = {
-        "kernel_id": np.full(starts.size, kernel_id),
-        "solution": np.repeat(np.arange(len(solutions), dtype=np.int32), sizes),
-        "multiplier": np.repeat([s.multiplier for s in solutions], sizes),
-        "dual_ns": np.repeat([s.dual_ns for s in solutions], sizes),
-        "stratum_id": np.concatenate([np.arange(size, dtype=np.int32) for size in sizes]),
-        "launch_config_ids": config_ids_of(profile, starts, stops),
-        "lower_ns": np.array([profile.min_ns[a:b].min() for a, b in strata]),
-        "upper_ns": np.array([profile.max_ns[a:b].max() for a, b in strata]),
+        **stratum_columns(kernel_id, cells.profile, solutions),
         "n_population": x.n,
-        "n_samples": np.concatenate([s.samples for s in solutions]),
         "mean_ns": x2.mean_ns,
         "stddev_ns": np.sqrt(x2.m2 / np.maximum(x2.n - 1, 1)),
         "model_stddev_ns": np.sqrt(np.where(is_pps, designs.pps_spread, designs.spread)) / designs.n,

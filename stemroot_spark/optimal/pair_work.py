@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +10,11 @@ import pandas as pd
 
 from stemroot_spark.errors import DataError
 from stemroot_spark.optimal.calibration import (
-    BLOCK,
+    merge_starts,
+    simulated_draws,
     stratum_draws,
+    stratum_masks,
     sum_of_draws,
-    unit_lognormal,
 )
 from stemroot_spark.optimal.designs import paired_frontier, paired_rows
 from stemroot_spark.optimal.model import PlanningModel
@@ -22,7 +23,6 @@ from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions, plan_together
 
 FloatArray = npt.NDArray[np.float64]
 
-_BUCKETS_PER_STRATUM = 256
 # Multipliers around the best one, whose solutions the integer finish may mix.
 _NEAR = tuple(np.exp(np.linspace(-0.35, 0.35, 9)).tolist())
 
@@ -111,61 +111,25 @@ def simulate_pairs(
     Systematic draws in random order are simulated as independent ones, whose variance is no smaller. Draw numbers
     depend on seed and kernel alone. DataError when strata and buckets disagree.
     """
-    parts = _parts(buckets, strata)
+    parts = [_fewer(buckets.at(inside)) for inside in stratum_masks(buckets.first, strata)]
     configs = np.unique(buckets.first.config)
-    samples, designs = strata["n_samples"].to_numpy(dtype=np.int64), strata["is_pps"].to_numpy(dtype=np.bool_)
-    errors, totals = [], []
-    for block in range(first // BLOCK, -(-(first + draws) // BLOCK)):
-        rng = np.random.default_rng([seed % 2**64, kernel_id % 2**64, block])
-        factors = unit_lognormal(rng, model.factor_spread, (BLOCK, configs.size))
-        error, total = np.zeros(BLOCK), np.zeros(BLOCK)
+    samples, designs = strata["n_samples"].tolist(), strata["is_pps"].tolist()
+
+    def errors(rng: np.random.Generator, factors: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
         for part, m, is_pps in zip(parts, samples, designs, strict=True):
-            known = factors[:, np.searchsorted(configs, part.first.config)]
             if is_pps:
-                stratum_error, stratum_total = _pps_draws(rng, part, int(m), known)
+                known = factors[:, np.searchsorted(configs, part.first.config)]
+                yield _pps_draws(rng, part, m, known)
             else:
                 own = factors[:, np.searchsorted(configs, np.unique(part.first.config))]
-                stratum_error, stratum_total = stratum_draws(rng, part.of_repeat(), int(m), own, 0.0)
-            error += stratum_error
-            total += stratum_total
-        wanted = slice(max(first - block * BLOCK, 0), min(first + draws - block * BLOCK, BLOCK))
-        errors.append(error[wanted])
-        totals.append(total[wanted])
-    return pd.DataFrame(
-        {
-            "draw": np.arange(first, first + draws, dtype=np.int32),
-            "error_ns": np.rint(np.concatenate(errors)).astype(np.int64),
-            "total_ns": np.rint(np.concatenate(totals)).astype(np.int64),
-        }
-    )
+                yield stratum_draws(rng, part.of_repeat(), m, own, 0.0)
 
-
-def _parts(buckets: PairedBuckets, strata: pd.DataFrame) -> list[PairedBuckets]:
-    parts = []
-    columns = (strata[name].tolist() for name in ("lower_ns", "upper_ns", "n_population"))
-    for ids, lower, upper, population in zip(strata["launch_config_ids"], *columns, strict=True):
-        inside = (buckets.first.min_ns >= lower) & (buckets.first.max_ns <= upper)
-        if ids is not None:
-            inside &= np.isin(buckets.first.config, np.asarray(ids, dtype=np.int64))
-        part = buckets.at(inside)
-        if part.first.n.sum() != population:
-            raise DataError(
-                f"a stratum of {population} launches finds {part.first.n.sum()} pairs and single launches: plan and "
-                "pairs are of different runs"
-            )
-        parts.append(_fewer(part))
-    return parts
+    spread = (model.factor_spread, configs.size)
+    return simulated_draws(kernel_id, errors, spread, seed=seed, first=first, draws=draws)
 
 
 def _fewer(part: PairedBuckets) -> PairedBuckets:
-    """Neighbouring buckets of a configuration merged, so that a stratum has a few hundred at most."""
-    size = part.n_matched.size
-    step = -(-size // _BUCKETS_PER_STRATUM)
-    if step == 1:
-        return part
-    starts = np.ones(size, dtype=np.bool_)
-    starts[1:] = (np.diff(part.first.config) != 0) | (np.arange(1, size) % step == 0)
-    return part.merged(np.flatnonzero(starts))
+    return part.merged(merge_starts(part.first.config))
 
 
 def _pps_draws(

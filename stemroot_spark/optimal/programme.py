@@ -9,7 +9,7 @@ grouped pandas UDF calls, with FRONTIER_SCHEMA as its output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -225,10 +225,41 @@ def solution_rows(solved: Sequence[Solved], model: PlanningModel) -> pd.DataFram
 
 def _columns(solved: Solved, model: PlanningModel) -> dict[str, Any]:
     kernel_id, cells, solutions = solved
-    sizes = [s.starts.size for s in solutions]
-    starts = np.concatenate([s.starts for s in solutions])
-    stops = np.concatenate([s.stops for s in solutions])
+    starts, stops = cell_runs(solutions)
     moments = exact_moments(cells, starts, stops)
+    return {
+        **stratum_columns(kernel_id, cells, solutions),
+        "n_population": moments.n,
+        "mean_ns": moments.mean_ns,
+        "stddev_ns": np.sqrt(moments.m2 / np.maximum(moments.n - 1, 1)),
+        "model_stddev_ns": np.sqrt(model.expected_variance(*moments)),
+    }
+
+
+class StratumRuns(Protocol):
+    """What solutions of either programme tell: strata as cells [starts[h], stops[h]), with samples."""
+
+    @property
+    def multiplier(self) -> float: ...
+    @property
+    def dual_ns(self) -> float: ...
+    @property
+    def starts(self) -> IntArray: ...
+    @property
+    def stops(self) -> IntArray: ...
+    @property
+    def samples(self) -> IntArray: ...
+
+
+def cell_runs(solutions: Sequence[StratumRuns]) -> tuple[IntArray, IntArray]:
+    """First cells and cells past the end of the strata of all solutions, one after the other."""
+    return np.concatenate([s.starts for s in solutions]), np.concatenate([s.stops for s in solutions])
+
+
+def stratum_columns(kernel_id: int, cells: OrderedCells, solutions: Sequence[StratumRuns]) -> dict[str, Any]:
+    """Columns of FRONTIER_SCHEMA that say which launches a stratum holds and how many are drawn."""
+    starts, stops = cell_runs(solutions)
+    sizes = [s.starts.size for s in solutions]
     strata = list(zip(starts.tolist(), stops.tolist(), strict=True))
     return {
         "kernel_id": np.full(starts.size, kernel_id),
@@ -239,11 +270,7 @@ def _columns(solved: Solved, model: PlanningModel) -> dict[str, Any]:
         "launch_config_ids": config_ids_of(cells, starts, stops),
         "lower_ns": np.array([cells.min_ns[a:b].min() for a, b in strata]),
         "upper_ns": np.array([cells.max_ns[a:b].max() for a, b in strata]),
-        "n_population": moments.n,
         "n_samples": np.concatenate([s.samples for s in solutions]),
-        "mean_ns": moments.mean_ns,
-        "stddev_ns": np.sqrt(moments.m2 / np.maximum(moments.n - 1, 1)),
-        "model_stddev_ns": np.sqrt(model.expected_variance(*moments)),
     }
 
 

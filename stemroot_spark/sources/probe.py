@@ -7,14 +7,13 @@ words: error texts of libraries can quote the content of a trace.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from stemroot_spark.sources import text_traces
 from stemroot_spark.sources.discover import Source
 from stemroot_spark.sources.events import ReaderReport
 from stemroot_spark.sources.identity import rank_in_name
-from stemroot_spark.sources.nsys_context import ReportContext
 from stemroot_spark.sources.probe_parquet import probe_parquet_folder
 from stemroot_spark.sources.probe_sqlite import probe_sqlite
 from stemroot_spark.sources.recognise import SQLITE_FORMAT, START_BYTES, recognise
@@ -27,7 +26,7 @@ PROBE_SCHEMA = (
     "producer_version STRING, schema_version STRING, session_start_ns BIGINT, time_offset_ns BIGINT, "
     "gpu_name STRING, gpu_clock_mhz DOUBLE, claimed_rank BIGINT, claim_source STRING, world_size BIGINT, "
     "has_lost_events BOOLEAN, is_window BOOLEAN, first_call_id BIGINT, kernel_columns STRING, string_columns STRING, "
-    "graph_columns STRING, reader_hints STRING, reason STRING"
+    "graph_columns STRING, files STRING, reader_hints STRING, reason STRING"
 )
 
 
@@ -38,7 +37,7 @@ class Probe:
     ``n_rows`` counts launches of kernels and graphs, ``n_copies`` copies and memsets. ``claimed_rank`` is what the
     source itself says (``claim_source``: environment, distributedInfo or name). ``first_call_id`` is the smallest
     correlation id of the CUDA calls recorded. Column lists are JSON objects name -> Arrow type, None for a table that
-    is not there; ``reader_hints`` is for readers of text.
+    is not there; ``files`` is one of table -> URI for a folder of tables; ``reader_hints`` is for readers of text.
     """
 
     format: str | None = None
@@ -61,6 +60,7 @@ class Probe:
     kernel_columns: str | None = None
     string_columns: str | None = None
     graph_columns: str | None = None
+    files: str | None = None
     reader_hints: str | None = None
     reason: str | None = None
 
@@ -123,11 +123,9 @@ def _probe_file(uri: str, result: Probe) -> None:
 
 
 def _take_nsys(report: NsysReport, result: Probe) -> None:
-    for name in ("n_rows", "n_copies", "first_call_id", "kernel_columns", "string_columns", "graph_columns"):
-        setattr(result, name, getattr(report, name))
-    result.content_id, result.size_bytes = report.content_id, report.size_bytes
-    for field in fields(ReportContext):
-        setattr(result, field.name, getattr(report.context, field.name))
+    found = {name: value for name, value in vars(report).items() if name != "context"}
+    for name, value in {**found, **vars(report.context)}.items():
+        setattr(result, name, value)
     result.claim_source = "environment"
 
 

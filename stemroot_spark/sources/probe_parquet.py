@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from stemroot_spark.fingerprint import canonical_json
 from stemroot_spark.sources import nsys_schema as nsys
 from stemroot_spark.sources.nsys_context import CONTEXT_TABLES, report_context
 from stemroot_spark.sources.report import (
@@ -33,6 +34,16 @@ _MOST_EXPANSION = 10_000
 _MOST_CONTEXT_ROWS = 1_000_000
 _MOST_CONTEXT_BYTES = 256 << 20
 _BATCH_ROWS = 65_536
+_READ_TABLES = tuple(
+    table.lower()
+    for table in (
+        nsys.KERNEL_TABLE,
+        nsys.STRING_TABLE,
+        nsys.GRAPH_TABLE,
+        nsys.NVTX_TABLE,
+        nsys.RUNTIME_TABLE,
+    )
+)
 
 
 def probe_parquet_folder(uri: str, boundary: str | None) -> NsysReport:
@@ -85,6 +96,7 @@ def probe_parquet_folder(uri: str, boundary: str | None) -> NsysReport:
         kernel_columns=found[nsys.KERNEL_TABLE][0] if n_kernels else None,
         string_columns=found[nsys.STRING_TABLE][0] if n_kernels else None,
         graph_columns=found[nsys.GRAPH_TABLE][0] if n_graphs else None,
+        files=canonical_json({table: files[table] for table in _READ_TABLES if table in files}),
         content_id=digest.hexdigest(),
         size_bytes=size_bytes,
     )

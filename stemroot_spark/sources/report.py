@@ -15,7 +15,7 @@ _TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
 
 @dataclass(frozen=True)
 class NsysReport:
-    """A usable nsys export; fields as in ``Probe``, digest and size None where the caller takes them of one file."""
+    """A usable nsys export, fields as in ``Probe``; files, digest and size are None for an export in one file."""
 
     context: ReportContext
     n_rows: int
@@ -24,6 +24,7 @@ class NsysReport:
     kernel_columns: str | None
     string_columns: str | None
     graph_columns: str | None
+    files: str | None = None
     content_id: str | None = None
     size_bytes: int | None = None
 

@@ -62,6 +62,16 @@ def update_digest(digest: hashlib.blake2b, uri: str) -> int:
     return size
 
 
+def file_content_id(uri: str, flag: str) -> str:
+    """Digest of the file that a flag names; UsageError where there is none."""
+    filesystem, path = locate(uri)
+    if filesystem.get_file_info(path).type != fs.FileType.File:
+        raise UsageError(f"{flag} {uri}: no such file; check the path")
+    digest = hashlib.blake2b(digest_size=16)
+    update_digest(digest, uri)
+    return digest.hexdigest()
+
+
 @contextmanager
 def local_copy(uri: str) -> Iterator[Path]:
     """The file as a local path: itself where it is local, else a copy that lives as long as the context."""

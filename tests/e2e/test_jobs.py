@@ -85,8 +85,8 @@ def test_killed_runs_are_finished_by_the_next_with_the_tables_of_an_undisturbed_
 ) -> None:
     warehouse = tmp_path / "warehouse"
     flags = pipeline_flags(warehouse, traces)
-    # Between two jobs, and inside two of them.
-    for moment in ("write runs", "write rank_moments", "write strata"):
+    # Between two jobs, and inside each of them.
+    for moment in ("extend kernels", "write runs", "write rank_moments", "write strata"):
         assert run_job_killed_after(moment, "pipeline", *flags), f"the job ended before '{moment}'"
     done = run_job("pipeline", *flags)
     assert done.returncode == 0, done.stderr[-3000:]
