@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   launch_noise DOUBLE NOT NULL COMMENT 'Relative launch noise assumed between profile and simulation: the prior of the interval.',
   launch_noise_source STRING NOT NULL COMMENT 'Where launch_noise comes from: option, second profile, iterations (repetitions inside the run) or default.',
   communication STRING NOT NULL COMMENT 'exclude or include: whether communication kernels were planned.',
+  strata_by STRING NOT NULL COMMENT 'none, or what parts of kernels have strata of their own: first-launches, phase or rank-group.',
   seed BIGINT NOT NULL COMMENT 'Seed of the draw.',
   planned_relative_error DOUBLE COMMENT 'z sqrt(V) / T on the total; null where a stratum with spread has no sample.',
   sampled_time_ns DOUBLE NOT NULL COMMENT 'Expected profiled time of the sample, ns; for stem-root-paper by its own sizes, which may exceed a stratum.',

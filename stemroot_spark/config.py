@@ -24,7 +24,7 @@ DENSITY_METHOD = "density"
 METHODS = ("optimal", "stem-root", PAPER_METHOD, DENSITY_METHOD)
 GUARANTEES = ("auto", "transfer", "total", "per-kernel", "worst-case")
 COMMUNICATION = ("exclude", "include")
-STRATA_BY = ("none", "first-launches", "phase")
+STRATA_BY = ("none", "first-launches", "phase", "rank-group")
 DEFAULT_LAUNCH_NOISE = 0.03
 
 
@@ -109,6 +109,7 @@ class PlanConfig:
     density_distance: float
     density_share: float
     strata_by: str
+    ranks_per_group: int
 
     def __post_init__(self) -> None:
         _require(self.method in METHODS, "plan.method", self.method, f"one of {', '.join(METHODS)}")
@@ -147,6 +148,7 @@ class PlanConfig:
             self.strata_by,
             f"one of {', '.join(STRATA_BY)}, and for methods other than optimal none",
         )
+        _require(self.ranks_per_group > 0, "plan.ranks_per_group", self.ranks_per_group, "1 or above")
         _require(0 < share <= 1, "plan.density_share", share, "above 0 and at most 1")
 
     def resolved_guarantee(self) -> str:

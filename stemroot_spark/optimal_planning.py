@@ -98,8 +98,12 @@ class SparkWork:
             factor = float(rows["factor"].iloc[0])
             return simulate_kernel(frame, rows, model, seed=seed, first=first, draws=draws, factor=factor)
 
-        scaled = strata.assign(factor=[factors.get(int(kernel), 1.0) for kernel in strata["kernel_id"]])
-        return self._passes.simulated(simulate, scaled, _STRATA_SCHEMA)
+        return self._passes.simulated(simulate, with_factors(strata, factors), _STRATA_SCHEMA)
+
+
+def with_factors(strata: pd.DataFrame, factors: Mapping[int, float]) -> pd.DataFrame:
+    """Strata with the factor of their kernel, 1 where there is none."""
+    return strata.assign(factor=[factors.get(int(kernel), 1.0) for kernel in strata["kernel_id"]])
 
 
 def optimal_strata(histogram: DataFrame, n_kernels: int, config: PlanConfig) -> PlannedStrata:
@@ -153,8 +157,7 @@ def plan_on_executors(histogram: DataFrame, options: PlanOptions) -> OptimalPlan
     def plan_alone(frame: pd.DataFrame) -> pd.DataFrame:
         return plan_kernel_frame(frame, options)
 
-    rows = histogram.groupBy("kernel_id").applyInPandas(plan_alone, ALONE_SCHEMA)
-    return plan_from_kernels(_collected(rows), options)
+    return plan_from_kernels(KernelPasses(histogram).solved(plan_alone, ALONE_SCHEMA), options)
 
 
 def _collected(rows: DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Parts of kernels with strata of their own: first launches, or phases.
+"""Parts of kernels with strata of their own: first launches, phases, or groups of ranks.
 
 A part is planned as if it were a kernel: its launches carry a key of their own from the histogram to the draw, and get
 their kernel's name back at the end. So neither planner nor draw know of parts.
@@ -12,12 +12,14 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from stemroot_spark.config import PlanConfig
 from stemroot_spark.errors import UsageError
 from stemroot_spark.first_launches import STEPS, first_steps
 from stemroot_spark.local_rows import local_rows
 
-FIRST_LAUNCHES, PHASE = "first-launches", "phase"
-_NAMES = ["kernel_id", "key", "part"]
+FIRST_LAUNCHES, PHASE, RANK_GROUP = "first-launches", "phase", "rank-group"
+_NAMES = ["kernel_id", "key", "part", "part_key"]
+_UNKNOWN_PHASE = "(unknown)"
 # Ranks whose launches tell how many first ones differ.
 _RANKS = 8
 
@@ -26,21 +28,22 @@ _RANKS = 8
 class Parts:
     """``launches`` with a key in place of kernel_id; ``names`` says what the keys mean.
 
-    names: a row per key with kernel_id, key and part, the condition on kernel_launches that the part is (None for the
-    whole kernel).
+    names: a row per key with kernel_id, key, part, the condition on kernel_launches that the part is (None for the
+    whole kernel), and part_key, its name (of the phase, or the ranks as 0-7; None for the whole kernel).
     """
 
     launches: DataFrame
     names: pd.DataFrame
 
     def named(self, strata: pd.DataFrame) -> pd.DataFrame:
-        """Strata of keys as strata of kernels: numbered anew, with column part and the old numbers in key columns."""
+        """Strata of keys as strata of kernels: numbered anew, named, and with the old numbers in key columns."""
         # Looked up one by one: a merge would turn 64-bit ids into floats where one is missing.
-        names = {int(key): (int(k), part) for k, key, part in self.names[_NAMES].itertuples(index=False)}
-        found = [names.get(int(key), (int(key), None)) for key in strata["kernel_id"]]
+        names = {int(key): (int(k), *rest) for k, key, *rest in self.names[_NAMES].itertuples(index=False)}
+        found = [names.get(int(key), (int(key), None, None)) for key in strata["kernel_id"]]
         joined = strata.rename(columns={"kernel_id": "key", "stratum_id": "key_stratum_id"}).assign(
-            kernel_id=[kernel_id for kernel_id, _ in found],
-            part=pd.Series([part for _, part in found], index=strata.index, dtype=object),
+            kernel_id=[kernel_id for kernel_id, *_ in found],
+            part=pd.Series([part for _, part, _ in found], index=strata.index, dtype=object),
+            part_key=pd.Series([name for *_, name in found], index=strata.index, dtype=object),
         )
         ordered = joined.sort_values(["kernel_id", "part", "key_stratum_id"], ignore_index=True)
         return ordered.assign(stratum_id=ordered.groupby("kernel_id").cumcount().astype("int32"))
@@ -58,9 +61,13 @@ class Parts:
         )
 
 
-def parts_of(launches: DataFrame, strata_by: str) -> Parts:
+def parts_of(launches: DataFrame, config: PlanConfig) -> Parts:
     """Launches keyed by part of their kernel; UsageError for phases where none are known."""
-    return _phases(launches) if strata_by == PHASE else _first_launches(launches)
+    if config.strata_by == PHASE:
+        return _phases(launches)
+    if config.strata_by == RANK_GROUP:
+        return _rank_groups(launches, config.ranks_per_group)
+    return _first_launches(launches)
 
 
 def _phases(launches: DataFrame) -> Parts:
@@ -72,7 +79,20 @@ def _phases(launches: DataFrame) -> Parts:
         "phase IS NULL" if phase is None else f"phase = {_quoted(phase)}"
         for phase in found["phase"].astype(object).where(found["phase"].notna(), None)
     ]
-    return Parts(launches.withColumn("kernel_id", key), found.assign(part=part).drop(columns="phase"))
+    names = found.assign(part=part, part_key=found["phase"].fillna(_UNKNOWN_PHASE))
+    return Parts(launches.withColumn("kernel_id", key), names[_NAMES])
+
+
+def _rank_groups(launches: DataFrame, size: int) -> Parts:
+    group = F.floor(F.col("rank") / size)
+    key = F.xxhash64("kernel_id", F.lit(RANK_GROUP), group)
+    found = launches.select("kernel_id", key.alias("key"), group.alias("ranks")).distinct().toPandas()
+    first = found["ranks"].astype("int64") * size
+    names = found.assign(
+        part=[f"rank >= {r} AND rank < {r + size}" for r in first],
+        part_key=[f"{r}-{r + size - 1}" if size > 1 else str(r) for r in first],
+    )
+    return Parts(launches.withColumn("kernel_id", key), names[_NAMES])
 
 
 def _first_launches(launches: DataFrame) -> Parts:
@@ -99,7 +119,10 @@ def _first_launches(launches: DataFrame) -> Parts:
         rest = f"{row['step_name']} >= {row['first_steps']}"
         if row["step_name"] == "iteration":
             rest += " OR iteration IS NULL"
-        names += [(row["kernel_id"], row["first_key"], condition), (row["kernel_id"], row["kernel_id"], rest)]
+        names += [
+            (row["kernel_id"], row["first_key"], condition, "first"),
+            (row["kernel_id"], row["kernel_id"], rest, "rest"),
+        ]
     return Parts(keyed, pd.DataFrame(names, columns=_NAMES))
 
 

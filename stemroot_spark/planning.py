@@ -128,7 +128,7 @@ def _write_plan(
         repeat = launches.where(F.col("run_id") == request.repeat_run_id)
         pairs = matched_launches(population, _without(repeat, excluded_ids))
     noise = settle_noise(options, population, pairs, bool(planned["last_iteration"].notna().any()))
-    parts = None if options.strata_by == "none" else parts_of(population, options.strata_by)
+    parts = None if options.strata_by == "none" else parts_of(population, options)
     settled = with_noise(options, noise.value)
     with stage("choose strata") as report:
         if pairs is not None:
@@ -185,12 +185,12 @@ def _strata_frame(warehouse: Warehouse, strata: pd.DataFrame) -> DataFrame:
     schema = (
         "kernel_id BIGINT, stratum_id INT, launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, "
         "n_population BIGINT, n_samples BIGINT, mean_ns DOUBLE, stddev_ns DOUBLE, model_stddev_ns DOUBLE, depth INT, "
-        "design STRING, part STRING"
+        "design STRING, part STRING, part_key STRING"
     )
     names = [column.strip().split(" ")[0] for column in schema.split(",")]
     # The published method may ask for more launches than there are; the draw has no more to give.
     capped = strata.assign(n_samples=strata[["n_samples", "n_population"]].min(axis=1))
-    absent = {"design": EXPANSION, "part": None}
+    absent = {"design": EXPANSION, "part": None, "part_key": None}
     capped = capped.assign(**{name: v for name, v in absent.items() if name not in capped.columns})
     rows = zip(*[capped[name].tolist() for name in names], strict=True)
     return local_rows(warehouse.spark, rows, schema)
@@ -219,6 +219,7 @@ def _header(
         "launch_noise": ("DOUBLE", noise.value),
         "launch_noise_source": ("STRING", noise.source),
         "communication": ("STRING", options.communication),
+        "strata_by": ("STRING", options.strata_by),
         "seed": ("BIGINT", options.seed),
         "planned_relative_error": ("DOUBLE", chosen.planned_relative_error),
         "sampled_time_ns": ("DOUBLE", sampled_time_ns),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,17 @@ from stemroot_spark.errors import DataError, UnknownIdError
 from stemroot_spark.estimators import Combined, Estimate, combine, summarise_kernel
 from stemroot_spark.fingerprint import Fingerprint
 from stemroot_spark.local_rows import local_rows
+from stemroot_spark.parts import PHASE, RANK_GROUP
 from stemroot_spark.planning import require_plan
 from stemroot_spark.progress import log, stage
 from stemroot_spark.tables import JobWrites, Warehouse
 
 SUMMARY_SCHEMA = (
-    "kernel_id BIGINT, estimate DOUBLE, answered_estimate DOUBLE, factor DOUBLE, noise_squared DOUBLE, "
-    "degrees_of_freedom BIGINT, n_population BIGINT, n_drawn BIGINT, n_answered BIGINT, profile_total_ns BIGINT, "
-    "profile_variance DOUBLE, noise_weight DOUBLE, is_whole BOOLEAN, n_strata_unanswered BIGINT, "
-    "unanswered_time_share DOUBLE, n_strata_unsampled BIGINT, unsampled_time_share DOUBLE, status STRING, reason STRING"
+    "kernel_id BIGINT, part_key STRING, method STRING, estimate DOUBLE, answered_estimate DOUBLE, factor DOUBLE, "
+    "noise_squared DOUBLE, degrees_of_freedom BIGINT, n_population BIGINT, n_drawn BIGINT, n_answered BIGINT, "
+    "profile_total_ns BIGINT, profile_variance DOUBLE, noise_weight DOUBLE, is_whole BOOLEAN, "
+    "n_strata_unanswered BIGINT, unanswered_time_share DOUBLE, n_strata_unsampled BIGINT, "
+    "unsampled_time_share DOUBLE, status STRING, reason STRING"
 )
 _ROW_SCHEMA = (
     "level STRING, key STRING, estimate DOUBLE, unit STRING, standard_error DOUBLE, ci_low DOUBLE, ci_high DOUBLE, "
@@ -30,6 +33,8 @@ _ROW_SCHEMA = (
 )
 _ROW_COLUMNS = [column.strip().split(" ")[0] for column in _ROW_SCHEMA.split(",")]
 _INTEGERS = ("n_samples", "n_population", "profile_total_ns")
+# Levels that parts of kernels add up to, by what the strata of the plan follow.
+_PART_LEVELS = {PHASE: "phase", RANK_GROUP: "rank"}
 
 
 def reconstruct(
@@ -49,12 +54,18 @@ def reconstruct(
         fingerprint=Fingerprint({"plan": plan["fingerprint"], "results": header["fingerprint"]}),
     )
     if not writes.is_done(replace):
-        with stage("summarise kernels") as report:
-            summaries = _kernel_summaries(warehouse, plan_id, results_id)
-            report.rows = len(summaries)
-        combined = combine(summaries, plan["launch_noise"], plan["confidence"])
+        draws, strata = _draws_and_strata(warehouse, plan_id, results_id)
         unit = header["unit"]
-        rows = _estimate_rows(combined, unit) + _excluded_rows(warehouse, plan, unit)
+        with stage("summarise kernels") as report:
+            summaries = summarise_draws(draws, strata).toPandas()
+            report.rows = len(summaries)
+        rows = _estimate_rows(_combined(summaries, plan), unit)
+        if plan["strata_by"] in _PART_LEVELS:
+            with stage("summarise parts") as report:
+                parts = summarise_draws(draws, strata, by_part=True).toPandas()
+                report.rows = len(parts)
+            rows += _part_rows(parts, plan, unit)
+        rows += _excluded_rows(warehouse, plan, unit)
         frame = local_rows(warehouse.spark, rows, _ROW_SCHEMA).withColumns(
             {
                 "plan_id": F.lit(plan_id),
@@ -67,20 +78,27 @@ def reconstruct(
     return _summary(warehouse, plan, results_id)
 
 
-def summarise_draws(draws: DataFrame, strata: DataFrame) -> DataFrame:
-    """One row of ``SUMMARY_SCHEMA`` per kernel from its draws (with values) and its strata."""
+def summarise_draws(draws: DataFrame, strata: DataFrame, *, by_part: bool = False) -> DataFrame:
+    """One row of ``SUMMARY_SCHEMA`` per kernel, or part of one, from its draws (with values) and its strata."""
+    keys = ("kernel_id", "part_key") if by_part else ("kernel_id",)
 
     def summarise(draw_rows: pd.DataFrame, stratum_rows: pd.DataFrame) -> pd.DataFrame:
         # A kernel to which the plan gave no sample has strata and no draws.
-        kernel_id = stratum_rows["kernel_id"].iloc[0]
-        summary = summarise_kernel(draw_rows, stratum_rows)
-        return pd.DataFrame([{"kernel_id": kernel_id, **summary._asdict()}])
+        first = stratum_rows.iloc[0]
+        row = {
+            "kernel_id": first["kernel_id"],
+            "part_key": first["part_key"] if by_part else None,
+            "method": _joined(stratum_rows["design"]),
+            **summarise_kernel(draw_rows, stratum_rows)._asdict(),
+        }
+        return pd.DataFrame([row])
 
-    return (
-        draws.groupBy("kernel_id")
-        .cogroup(strata.groupBy("kernel_id"))
-        .applyInPandas(summarise, SUMMARY_SCHEMA)
-    )
+    drawn = draws.groupBy("kernel_id", *(["part"] if by_part else []))
+    return drawn.cogroup(strata.groupBy(*keys)).applyInPandas(summarise, SUMMARY_SCHEMA)
+
+
+def _joined(methods: pd.Series[Any]) -> str:
+    return " and ".join(sorted(set(methods)))
 
 
 def _results_header(warehouse: Warehouse, results_id: str, plan_id: str) -> dict[str, Any]:
@@ -106,8 +124,25 @@ def _results_header(warehouse: Warehouse, results_id: str, plan_id: str) -> dict
     return row.asDict()
 
 
-def _kernel_summaries(warehouse: Warehouse, plan_id: str, results_id: str) -> pd.DataFrame:
-    """Summaries of all planned kernels, one row each whatever the number of launches."""
+def _draws_and_strata(warehouse: Warehouse, plan_id: str, results_id: str) -> tuple[DataFrame, DataFrame]:
+    """Drawn launches with the values of the results (null without one), and the strata of the plan."""
+    of_plan = F.col("plan_id") == plan_id
+    strata = (
+        warehouse.read("strata")
+        .where(of_plan)
+        .select(
+            "kernel_id",
+            "part_key",
+            "stratum_id",
+            "n_population",
+            "n_samples",
+            "mean_ns",
+            "stddev_ns",
+            "design",
+        )
+    )
+    # Under another name: Spark finds a key that two frames grouped together got from one table ambiguous.
+    parts = strata.select("kernel_id", "stratum_id", F.col("part_key").alias("part"))
     values = (
         warehouse.read("simulation_results")
         .where((F.col("results_id") == results_id) & (F.col("status") == "ok"))
@@ -115,26 +150,44 @@ def _kernel_summaries(warehouse: Warehouse, plan_id: str, results_id: str) -> pd
     )
     draws = (
         warehouse.read("sample_manifest")
-        .where(F.col("plan_id") == plan_id)
+        .where(of_plan)
         .join(values, ["rank", "launch_index"], how="left")
-        .select("kernel_id", "stratum_id", "duration_ns", "value")
+        .join(F.broadcast(parts), ["kernel_id", "stratum_id"], how="inner")
+        .select("kernel_id", "part", "stratum_id", "duration_ns", "value")
     )
-    strata = (
-        warehouse.read("strata")
-        .where(F.col("plan_id") == plan_id)
-        .select("kernel_id", "stratum_id", "n_population", "n_samples", "mean_ns", "stddev_ns", "design")
-    )
-    return summarise_draws(draws, strata).toPandas().sort_values("kernel_id", ignore_index=True)
+    return draws, strata
+
+
+def _combined(summaries: pd.DataFrame, plan: dict[str, Any]) -> Combined:
+    ordered = summaries.sort_values("kernel_id", ignore_index=True)
+    return combine(ordered, plan["launch_noise"], plan["confidence"])
 
 
 def _estimate_rows(combined: Combined, unit: str) -> list[tuple[Any, ...]]:
-    shared = {"unit": unit, "method": "expansion"}
-    total = {"level": "total", "key": "total", **combined.total._asdict(), **shared}
     kernels = [
-        {"level": "kernel", "key": str(int(row["kernel_id"])), **row, **shared}
+        _row({"level": "kernel", "key": str(int(row["kernel_id"])), "unit": unit, **_named(row)})
         for row in combined.kernels.to_dict("records")
     ]
-    return [_row({str(name): value for name, value in entry.items()}) for entry in [total, *kernels]]
+    return [_sum_row("total", "total", combined, unit), *kernels]
+
+
+def _part_rows(parts: pd.DataFrame, plan: dict[str, Any], unit: str) -> list[tuple[Any, ...]]:
+    level = _PART_LEVELS[plan["strata_by"]]
+    return [
+        _sum_row(level, str(key), _combined(mine, plan), unit)
+        for key, mine in parts.groupby("part_key", sort=True)
+    ]
+
+
+def _sum_row(level: str, key: str, combined: Combined, unit: str) -> tuple[Any, ...]:
+    """Row of a sum over kernels."""
+    methods = combined.kernels["method"].str.split(" and ").explode()
+    values = {"level": level, "key": key, "unit": unit, "method": _joined(methods)}
+    return _row({**values, **combined.total._asdict()})
+
+
+def _named(row: dict[Hashable, Any]) -> dict[str, Any]:
+    return {str(name): value for name, value in row.items()}
 
 
 def _row(values: dict[str, Any]) -> tuple[Any, ...]:

@@ -18,11 +18,18 @@ from stemroot_spark.optimal.pair_work import (
     kernel_pair_frontier,
     near_multipliers,
     plan_pairs,
+    plan_pairs_of_kernel,
     simulate_pairs,
 )
 from stemroot_spark.optimal.pairs import paired_buckets
-from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions, plan_together
-from stemroot_spark.optimal_planning import KernelPasses, plan_options
+from stemroot_spark.optimal.plan import (
+    ALONE_FIGURES,
+    OptimalPlan,
+    PlanOptions,
+    plan_from_kernels,
+    plan_together,
+)
+from stemroot_spark.optimal_planning import KernelPasses, plan_options, with_factors
 from stemroot_spark.pairing import paired_histogram
 from stemroot_spark.planned import PlannedStrata, kernels_in_tasks
 
@@ -30,7 +37,7 @@ from stemroot_spark.planned import PlannedStrata, kernels_in_tasks
 _MAX_CELLS = 256
 _STRATA_SCHEMA = (
     "kernel_id BIGINT, launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, n_population BIGINT, "
-    "n_samples BIGINT, is_pps BOOLEAN"
+    "n_samples BIGINT, is_pps BOOLEAN, factor DOUBLE"
 )
 
 
@@ -42,11 +49,8 @@ def require_two_profiles(config: PlanConfig, run_id: str, repeat_run_id: str) ->
         raise UsageError(
             f"--repeat-run-id does not go with plan.strata_by {config.strata_by}; leave out one of both"
         )
-    if config.method != "optimal" or config.resolved_guarantee() not in ("transfer", "total"):
-        raise UsageError(
-            "--repeat-run-id needs --method optimal with --guarantee transfer or total; it is "
-            f"{config.method} with {config.resolved_guarantee()}"
-        )
+    if config.method != "optimal":
+        raise UsageError(f"--repeat-run-id needs --method optimal; it is {config.method}")
 
 
 def repeat_strata(pairs: DataFrame, n_kernels: int, config: PlanConfig) -> PlannedStrata:
@@ -67,10 +71,22 @@ def repeat_strata(pairs: DataFrame, n_kernels: int, config: PlanConfig) -> Plann
         if rows <= config.driver_histogram_rows:
             plan = plan_pairs(kernels.toPandas(), options)
         else:
-            plan = plan_together(SparkPairedWork(kernels, options.model), options)
+            plan = plan_pairs_on_executors(kernels, options)
     finally:
         cached.unpersist()
     return _planned(plan, options, int(unmatched), int(repeat_only))
+
+
+def plan_pairs_on_executors(pairs: DataFrame, options: PlanOptions) -> OptimalPlan:
+    """The plan of rows of pairs of any number, by passes of grouped UDFs."""
+    if options.guarantee != "per-kernel":
+        return plan_together(SparkPairedWork(pairs, options.model), options)
+
+    def plan_alone(frame: pd.DataFrame) -> pd.DataFrame:
+        return plan_pairs_of_kernel(frame, options)
+
+    schema = f"{PAIRED_SCHEMA}, {ALONE_FIGURES}"
+    return plan_from_kernels(KernelPasses(pairs).solved(plan_alone, schema), options)
 
 
 def _planned(plan: OptimalPlan, options: PlanOptions, unmatched: int, repeat_only: int) -> PlannedStrata:
@@ -120,11 +136,14 @@ class SparkPairedWork:
     def simulate(
         self, strata: pd.DataFrame, factors: Mapping[int, float], *, seed: int, first: int, draws: int
     ) -> pd.DataFrame:
-        """Draws of ``simulate_pairs`` summed over kernels; factors of kernels belong to other guarantees."""
+        """Draws of ``simulate_pairs`` summed over kernels."""
         model = self._model
 
         def simulate(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
             kernel_id, (buckets, _) = int(frame["kernel_id"].iloc[0]), paired_buckets(frame, model)
-            return simulate_pairs(kernel_id, buckets, rows, model, seed=seed, first=first, draws=draws)
+            factor = float(rows["factor"].iloc[0])
+            return simulate_pairs(
+                kernel_id, buckets, rows, model, seed=seed, first=first, draws=draws, factor=factor
+            )
 
-        return self._passes.simulated(simulate, strata, _STRATA_SCHEMA)
+        return self._passes.simulated(simulate, with_factors(strata, factors), _STRATA_SCHEMA)

@@ -33,6 +33,10 @@ _CLOSE_ERRORS = 3.0
 _MORE_DRAWS = 16_000
 MAX_ROUNDS = 12
 _LEAST_SHRINK, _MOST_SHRINK = 0.01, 0.5
+# A coverage this far above the confidence was bought too dear: bisected back, until the epsilons are this close.
+_OVERSHOOT = 0.01
+_CLOSE_EPSILONS = 1.02
+_MAX_BISECTIONS = 5
 
 _BLOCK = 4_000
 _BUCKETS_PER_STRATUM = 256
@@ -71,26 +75,48 @@ def calibrate(
     draws: int = DRAWS,
     rounds: int = MAX_ROUNDS,
 ) -> Calibrated[Plan]:
-    """Plans for epsilon, or for the first smaller one whose simulated coverage of epsilon is the confidence.
+    """Plans for epsilon, or for a smaller one whose simulated coverage of epsilon is the confidence.
 
     Each round shrinks by the ratio in which the error's quantile exceeds epsilon, and by at least 1, 2, 4, ...
-    percent: plans are lumpy, and a smaller epsilon may bring the same one again. If no round reaches the
+    percent: plans are lumpy, and a smaller epsilon may bring the same one again. Where errors are heavy-tailed that
+    goes too far, and bisection comes back towards the last epsilon that did not do. If no round reaches the
     confidence, the plan that came closest is returned with reached=False.
     """
-    aim, best = epsilon, None
-    for number in range(rounds):
+
+    def tried(aim: float) -> Calibrated[Plan]:
         plan = plan_for(aim)
         coverage = _simulated(plan, draw, epsilon, confidence, draws)
-        current = Calibrated(plan, aim, coverage, coverage.share >= confidence)
+        return Calibrated(plan, aim, coverage, coverage.share >= confidence)
+
+    aim, best, failed = epsilon, None, epsilon
+    for number in range(rounds):
+        current = tried(aim)
         if current.reached:
-            return current
-        if best is None or coverage.share > best.coverage.share:
+            return _less_dear(current, failed, tried, confidence)
+        if best is None or current.coverage.share > best.coverage.share:
             best = current
+        failed = aim
         least = 1.0 - _LEAST_SHRINK * 2.0**number
-        aim *= max(min(epsilon / coverage.error_quantile, least), _MOST_SHRINK)
+        aim *= max(min(epsilon / current.coverage.error_quantile, least), _MOST_SHRINK)
     if best is None:
         raise DataError("calibration without rounds")
     return best
+
+
+def _less_dear(
+    reached: Calibrated[Plan], failed: float, tried: Callable[[float], Calibrated[Plan]], confidence: float
+) -> Calibrated[Plan]:
+    """The largest epsilon found between one that reaches the confidence by far and one that fails."""
+    for _ in range(_MAX_BISECTIONS):
+        is_close = failed <= reached.epsilon * _CLOSE_EPSILONS
+        if is_close or reached.coverage.share <= confidence + _OVERSHOOT:
+            break
+        middle = tried(float(np.sqrt(failed * reached.epsilon)))
+        if middle.reached:
+            reached = middle
+        else:
+            failed = middle.epsilon
+    return reached
 
 
 def _simulated(plan: Plan, draw: Draw[Plan], epsilon: float, confidence: float, draws: int) -> Coverage:

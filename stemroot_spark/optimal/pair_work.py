@@ -19,7 +19,13 @@ from stemroot_spark.optimal.calibration import (
 from stemroot_spark.optimal.designs import paired_frontier, paired_rows
 from stemroot_spark.optimal.model import PlanningModel
 from stemroot_spark.optimal.pairs import PairedBuckets, paired_buckets, paired_cells
-from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions, plan_together
+from stemroot_spark.optimal.plan import (
+    OptimalPlan,
+    PlanOptions,
+    plan_from_kernels,
+    plan_kernel_alone,
+    plan_together,
+)
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -30,13 +36,19 @@ _NEAR = tuple(np.exp(np.linspace(-0.35, 0.35, 9)).tolist())
 def plan_pairs(pairs: pd.DataFrame, options: PlanOptions) -> OptimalPlan:
     """Plan of all kernels of two profiles in this process.
 
-    pairs: kernel_id and the columns of stemroot_spark.optimal.pairs. Guarantee transfer or total; times of the plan
-    are those of the second profile, its strata have the columns of PAIRED_SCHEMA besides. DataError for bad rows or
-    options.
+    pairs: kernel_id and the columns of stemroot_spark.optimal.pairs. Times of the plan are those of the second
+    profile, its strata have the columns of PAIRED_SCHEMA besides. DataError for bad rows or options.
     """
-    if options.guarantee not in ("transfer", "total"):
-        raise DataError(f"two profiles are planned with guarantee transfer or total, not {options.guarantee}")
-    return plan_together(PairedWork(pairs, options.model), options)
+    work = PairedWork.of_pairs(pairs, options.model)
+    if options.guarantee != "per-kernel":
+        return plan_together(work, options)
+    parts = [plan_kernel_alone(kernel, options) for kernel in work.kernels()]
+    return plan_from_kernels(pd.concat(parts, ignore_index=True), options)
+
+
+def plan_pairs_of_kernel(frame: pd.DataFrame, options: PlanOptions) -> pd.DataFrame:
+    """plan_kernel_alone from the pairs of one kernel: the body of a grouped pandas UDF."""
+    return plan_kernel_alone(PairedWork.of_pairs(frame, options.model), options)
 
 
 def kernel_pair_frontier(
@@ -55,14 +67,23 @@ def near_multipliers(multiplier: float) -> list[float]:
 
 
 class PairedWork:
-    """Passes over kernels in memory: a Work. pairs: rows of all kernels, with kernel_id."""
+    """Passes over kernels in memory: a Work. buckets: by kernel, as paired_buckets returns them."""
 
-    def __init__(self, pairs: pd.DataFrame, model: PlanningModel) -> None:
+    def __init__(self, buckets: Mapping[int, tuple[PairedBuckets, float]], model: PlanningModel) -> None:
+        self.buckets = dict(buckets)
+        self.model = model
+
+    @classmethod
+    def of_pairs(cls, pairs: pd.DataFrame, model: PlanningModel) -> PairedWork:
+        """Work over the kernels of rows with kernel_id; DataError without rows or kernel_id."""
         if "kernel_id" not in pairs.columns or pairs.empty:
             raise DataError("pairs without kernels: rows with kernel_id are needed")
-        self.model = model
         groups = pairs.groupby("kernel_id", sort=True)
-        self.buckets = {int(str(kernel)): paired_buckets(rows, model) for kernel, rows in groups}
+        return cls({int(str(kernel)): paired_buckets(rows, model) for kernel, rows in groups}, model)
+
+    def kernels(self) -> list[PairedWork]:
+        """A Work over each kernel alone."""
+        return [PairedWork({kernel: buckets}, self.model) for kernel, buckets in self.buckets.items()]
 
     def frontier(self, multipliers: Sequence[float], coarse: bool) -> pd.DataFrame:
         """kernel_pair_frontier of every kernel, one after the other."""
@@ -80,7 +101,7 @@ class PairedWork:
     def simulate(
         self, strata: pd.DataFrame, factors: Mapping[int, float], *, seed: int, first: int, draws: int
     ) -> pd.DataFrame:
-        """Sum over kernels of their simulated draws; factors of kernels belong to other guarantees."""
+        """Sum over kernels of their simulated draws."""
         parts = [
             simulate_pairs(
                 int(str(kernel)),
@@ -90,6 +111,7 @@ class PairedWork:
                 seed=seed,
                 first=first,
                 draws=draws,
+                factor=factors.get(int(str(kernel)), 1.0),
             )
             for kernel, rows in strata.groupby("kernel_id", sort=True)
         ]
@@ -105,11 +127,12 @@ def simulate_pairs(
     seed: int,
     first: int,
     draws: int,
+    factor: float = 1.0,
 ) -> pd.DataFrame:
     """Errors of the estimated time of one kernel, rows of DRAWS_SCHEMA: y = x2 times a factor per configuration.
 
-    Systematic draws in random order are simulated as independent ones, whose variance is no smaller. Draw numbers
-    depend on seed and kernel alone. DataError when strata and buckets disagree.
+    Errors and totals are scaled by factor. Systematic draws in random order are simulated as independent ones, whose
+    variance is no smaller. Draw numbers depend on seed and kernel alone. DataError when strata and buckets disagree.
     """
     parts = [_fewer(buckets.at(inside)) for inside in stratum_masks(buckets.first, strata)]
     configs = np.unique(buckets.first.config)
@@ -125,7 +148,7 @@ def simulate_pairs(
                 yield stratum_draws(rng, part.of_repeat(), m, own, 0.0)
 
     spread = (model.factor_spread, configs.size)
-    return simulated_draws(kernel_id, errors, spread, seed=seed, first=first, draws=draws)
+    return simulated_draws(kernel_id, errors, spread, seed=seed, first=first, draws=draws, factor=factor)
 
 
 def _fewer(part: PairedBuckets) -> PairedBuckets:

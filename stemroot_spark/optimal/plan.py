@@ -25,11 +25,12 @@ from stemroot_spark.optimal.worst_case import relative_deviation, worst_factors
 
 FloatArray = npt.NDArray[np.float64]
 
-# What `plan_kernel_alone` returns: the strata of one kernel, and the kernel's figures on each of their rows.
-ALONE_SCHEMA = (
-    f"{FRONTIER_SCHEMA}, lower_bound_ns DOUBLE, calibrated_epsilon DOUBLE, coverage DOUBLE, "
-    "n_draws BIGINT, is_calibrated BOOLEAN"
+# What `plan_kernel_alone` returns: the strata of one kernel (of two profiles as PAIRED_SCHEMA has them), and the
+# kernel's figures on each of their rows.
+ALONE_FIGURES = (
+    "lower_bound_ns DOUBLE, calibrated_epsilon DOUBLE, coverage DOUBLE, n_draws BIGINT, is_calibrated BOOLEAN"
 )
+ALONE_SCHEMA = f"{FRONTIER_SCHEMA}, {ALONE_FIGURES}"
 # The columns of `strata`, and the deviation that the planning variance is made of.
 STRATA_COLUMNS = (
     "kernel_id",

@@ -34,7 +34,7 @@ _PROPERTIES = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": "1500m",
     "spark.driver.host": "localhost",
 }
 
@@ -52,8 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     properties = {
         **_PROPERTIES,
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
-        # Optimising code that runs for seconds costs more than it saves.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC "
+        "spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xmn512m "
         f"-Dlog4j2.configurationFile={log_settings.as_uri()}",
     }
     with pytest.MonkeyPatch.context() as patch:

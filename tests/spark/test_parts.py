@@ -56,14 +56,20 @@ def _launches() -> pd.DataFrame:
             "phase",
             {(k, p) for k in (_WARM, _STEADY) for p in ("phase = 'forward'", r"phase = 'it\'s back'")},
         ),
+        (
+            "rank-group",
+            {(k, f"rank >= {r} AND rank < {r + 1}") for k in (_WARM, _STEADY) for r in range(2)},
+        ),
     ],
 )
 def test_every_part_is_planned_and_drawn_by_itself(
     spark: SparkSession, strata_by: str, expected: set[tuple[int, str | None]]
 ) -> None:
-    config = load_config(overrides=["plan.epsilon=0.01"])
+    config = load_config(
+        overrides=["plan.epsilon=0.01", f"plan.strata_by={strata_by}", "plan.ranks_per_group=1"]
+    )
     source = spark.createDataFrame(_launches()).repartition(3).persist()
-    parts = parts_of(source, strata_by)
+    parts = parts_of(source, config.plan)
     chosen = optimal_strata(duration_histogram(parts.launches), 2, config.plan)
     strata = parts.named(chosen.strata)
     found = strata[["kernel_id", "part"]].itertuples(index=False)
@@ -94,7 +100,7 @@ def test_phases_are_refused_where_none_are_known(spark: SparkSession) -> None:
         frame, ", ".join(f"{n} {t}" for n, t in zip(frame.columns, _TYPES, strict=True))
     )
     with pytest.raises(UsageError, match="no launch of the run has one"):
-        parts_of(source, "phase")
+        parts_of(source, load_config(overrides=["plan.strata_by=phase"]).plan)
 
 
 _TYPES = ("STRING", "INT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "INT", "STRING")

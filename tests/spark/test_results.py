@@ -88,6 +88,39 @@ def test_replaying_the_planned_run_itself_covers_its_total(fleet: Fleet, sample:
     assert singles["ci_low"].isna().all()
 
 
+@pytest.mark.parametrize(("strata_by", "level"), [("phase", "phase"), ("rank-group", "rank")])
+def test_parts_with_strata_of_their_own_get_estimates_of_their_own(
+    fleet: Fleet, strata_by: str, level: str
+) -> None:
+    plan_id = results_id = f"by-{level}"
+    overrides = [f"plan.strata_by={strata_by}", "plan.ranks_per_group=1"]
+    fleet.jobs.plan("night", plan_id, overrides=overrides)
+    fleet.jobs.import_results(plan_id, results_id, simulator="profile", from_run_id="night")
+    fleet.jobs.reconstruct(plan_id, results_id)
+
+    assert set(fleet.jobs.table("plans", plan_id=plan_id)["strata_by"]) == {strata_by}
+    rows = fleet.jobs.table("estimates", plan_id=plan_id)
+    parts = rows[rows["level"] == level].set_index("key")
+    total = rows[rows["level"] == "total"].iloc[0]
+    kernels = fleet.jobs.table("kernels")
+    excluded = set(kernels[kernels["is_communication"]]["kernel_id"])
+    launches = fleet.jobs.table("kernel_launches", run_id="night")
+    planned = launches[~launches["kernel_id"].isin(excluded)].fillna({"phase": "(unknown)"})
+    truth = planned.groupby(planned[level].astype(str))["duration_ns"].agg(["sum", "size"])
+    assert len(parts) > 1
+    assert parts["profile_total_ns"].to_dict() == truth["sum"].to_dict()
+    assert parts["n_population"].to_dict() == truth["size"].to_dict()
+    assert parts["estimate"].sum() == pytest.approx(total["estimate"], rel=1e-9)
+    assert (parts["ci_low"] <= parts["estimate"]).all()
+    assert total["ci_low"] <= total["profile_total_ns"] <= total["ci_high"]
+    sampled = fleet.jobs.table("sample_manifest", plan_id=plan_id).merge(
+        fleet.jobs.table("strata", plan_id=plan_id)[[*_STRATUM, "part_key"]], on=_STRATUM
+    )
+    expected = (sampled["weight"] * sampled["duration_ns"]).groupby(sampled["part_key"]).sum()
+    np.testing.assert_allclose(parts["estimate"].sort_index(), expected.sort_index(), rtol=1e-9)
+    assert set(parts["method"]) == {"expansion"}
+
+
 def test_a_night_of_fewer_ranks_answers_only_what_it_has(
     fleet: Fleet, sample: pd.DataFrame, scratch: Path
 ) -> None:

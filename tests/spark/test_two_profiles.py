@@ -19,10 +19,9 @@ from stemroot_spark.fleet import FleetSpec, WriterOptions, kernel_table, launche
 from stemroot_spark.optimal.model import PlanningModel
 from stemroot_spark.optimal.pair_work import plan_pairs
 from stemroot_spark.optimal.pairs import PAIR_COLUMNS, paired_buckets, paired_histogram_of
-from stemroot_spark.optimal.plan import plan_together
 from stemroot_spark.optimal_planning import plan_options
 from stemroot_spark.pairing import matched_launches, paired_histogram
-from stemroot_spark.repeat_planning import SparkPairedWork, repeat_strata
+from stemroot_spark.repeat_planning import repeat_strata
 from stemroot_spark.repetitions import noise_between_iterations, noise_between_profiles
 
 _SPEC = FleetSpec(ranks=2, layers=2, iterations=12, seed=5)
@@ -111,9 +110,7 @@ def test_sums_over_pairs_are_those_of_numpy(
         np.testing.assert_allclose(buckets.repeat_m2, right.repeat_m2, rtol=1e-4, atol=1e-5 * scale)
 
 
-def test_plan_of_pairs_is_the_same_on_driver_and_executors_and_whatever_the_partitions(
-    spark: SparkSession, pairs: DataFrame, histogram: pd.DataFrame
-) -> None:
+def test_plan_of_pairs_is_the_same_whatever_the_partitions(pairs: DataFrame, histogram: pd.DataFrame) -> None:
     config = load_config(overrides=["plan.epsilon=0.03", "plan.launch_noise=0.03"]).plan
     found = repeat_strata(pairs.repartition(5), 40, config)
     again = repeat_strata(pairs.repartition(3, "kernel_invocation"), 40, config)
@@ -123,12 +120,6 @@ def test_plan_of_pairs_is_the_same_on_driver_and_executors_and_whatever_the_part
     names = ["kernel_id", "stratum_id", "lower_ns", "upper_ns", "n_population", "n_samples", "is_pps"]
     pd.testing.assert_frame_equal(found.strata[names], local.strata[names], check_dtype=False)
     assert (found.strata["design"] == "pps").any()
-    few = spark.createDataFrame(histogram[histogram["kernel_id"] < 6])
-    options = replace(options, max_cells=64, draws=400, calibrated=False)
-    distributed = plan_together(SparkPairedWork(few, options.model), options)
-    expected = plan_pairs(histogram[histogram["kernel_id"] < 6], options)
-    pd.testing.assert_frame_equal(distributed.strata, expected.strata, check_dtype=False)
-    assert distributed.coverage == expected.coverage
 
 
 _KERNELS = 60
@@ -277,5 +268,5 @@ def test_two_profiles_are_refused_where_they_cannot_be_used(jobs: Jobs, planned:
         jobs.plan("night-0", "other", repeat_run_id="night-0")
     with pytest.raises(UsageError, match="needs --method optimal"):
         jobs.plan("night-0", "other", repeat_run_id="night-1", overrides=["plan.method=stem-root"])
-    with pytest.raises(UsageError, match="transfer or total"):
-        jobs.plan("night-0", "other", repeat_run_id="night-1", overrides=["plan.guarantee=per-kernel"])
+    with pytest.raises(UsageError, match=r"strata_by phase"):
+        jobs.plan("night-0", "other", repeat_run_id="night-1", overrides=["plan.strata_by=phase"])
