@@ -1,15 +1,17 @@
 """Speed and memory of the Kineto reader on a trace of any size: MB/s of JSON and peak resident memory.
 
     python bench/kineto_memory.py --megabytes 2000
+    python bench/kineto_memory.py --megabytes 2000 --ingest
 
 The trace is the same for the same size, and is deleted afterwards. Reading runs in a process of its own, so that
-writing does not count.
+writing does not count. With --ingest the ingest job reads it, and the Python workers of Spark are watched (Linux).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -32,6 +34,9 @@ def main() -> int:
     command.add_argument(
         "--folder", type=Path, help="where the trace is written (default: the temporary folder)"
     )
+    command.add_argument(
+        "--ingest", action="store_true", help="ingest the trace with Spark, and watch its workers"
+    )
     command.add_argument("--read", type=Path, help="read this trace instead, in this process")
     arguments = command.parse_args()
     if arguments.read is not None:
@@ -40,6 +45,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kineto-", dir=arguments.folder) as folder:
         path = Path(folder) / ("rank-0.json.gz" if arguments.gzip else "rank-0.json")
         expected = _write(path, arguments.megabytes * 1_000_000)
+        if arguments.ingest:
+            return _watched_ingest(path, expected)
         reader = [
             sys.executable,
             __file__,
@@ -111,6 +118,70 @@ def _read(path: Path, rows_per_batch: int) -> dict[str, float]:
         "peak_mb": _peak_mb(),
         "idle_mb": idle_mb,
     }
+
+
+def _watched_ingest(path: Path, expected: dict[str, float]) -> int:
+    """Ingest the trace in the default session, and print the largest peak of any of its Python workers."""
+    job = Path(__file__).resolve().parents[1] / "jobs" / "ingest.py"
+    warehouse, log = path.parent / "warehouse", path.parent / "ingest.log"
+    started = time.monotonic()
+    with log.open("w") as errors:
+        ingest = subprocess.Popen(
+            [
+                sys.executable,
+                str(job),
+                "--warehouse",
+                str(warehouse),
+                "--run-id",
+                "big",
+                "--source",
+                str(path),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        peaks: dict[int, float] = {}
+        while ingest.poll() is None:
+            for pid, peak_mb in _worker_peaks(ingest.pid).items():
+                peaks[pid] = max(peak_mb, peaks.get(pid, 0.0))
+            time.sleep(0.1)
+    if ingest.returncode or ingest.stdout is None:
+        print(log.read_text()[-2_000:], file=sys.stderr)
+        return 1
+    found = json.loads(ingest.stdout.read().splitlines()[-1])
+    print(
+        f"{expected['n_characters'] / 1e6:,.0f} MB of JSON, {expected['n_kernels']:,} kernels, ingested in "
+        f"{time.monotonic() - started:.0f} s by {len(peaks)} Python workers; largest peak of one "
+        f"{max(peaks.values()):.0f} MB"
+    )
+    is_same = found["n_launches"] == expected["n_kernels"]
+    print(f"launches {'are those written' if is_same else 'DIFFER from those written'}")
+    return 0 if is_same else 1
+
+
+def _worker_peaks(job: int) -> dict[int, float]:
+    """Peak resident memory in MB of the Python workers that the process of a job started, by pid."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            # After the name, which may hold anything but ends with the last bracket: state and parent.
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # ended meanwhile
+    peaks = {}
+    for pid in parents:
+        ancestor = pid
+        while ancestor not in (0, job):
+            ancestor = parents.get(ancestor, 0)
+        try:
+            if ancestor == job and b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                peak = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())
+                if peak:
+                    peaks[pid] = int(peak[1]) / 1e3
+        except OSError:
+            continue
+    return peaks
 
 
 def _peak_mb() -> float:

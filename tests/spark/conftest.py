@@ -5,6 +5,7 @@ Spark starts slowly and a Delta commit takes seconds, so each trace is ingested 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import sqlite3
@@ -57,7 +58,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEMROOT_SPARK_CONF", ";".join(f"{k}={v}" for k, v in properties.items()))
-        session = start_session("stemroot-tests")
+        # Test processes beside each other would fetch Spark's packages into one cache at once.
+        with (tmp_path_factory.getbasetemp().parent / "session.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            session = start_session("stemroot-tests")
     yield session
     session.stop()
 
