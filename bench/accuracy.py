@@ -1,7 +1,7 @@
 """How accurate plans are on what they have not seen, as Markdown tables: python -m bench.accuracy [section ...].
 
-Sections: factors, intervals, prices, pairs, held_out, suite, signatures; all by default. Real traces are read from
-where tests/traces.py finds them. 20,000 draws each, 2,000 for random and systematic: the Monte-Carlo error of a
+Sections: factors, intervals, prices, pairs, held_out, repeats, suite, signatures; all by default. Real traces are read
+from where tests/traces.py finds them. 20,000 draws each, 2,000 for random and systematic: the Monte-Carlo error of a
 coverage of 0.95 is 0.0015 and 0.005.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from bench.optimal_evidence import table
-from bench.paired_traces import PAIRS, Pair, pairs, population, whole
+from bench.paired_traces import PAIRS, TRIPLES, Pair, pairs, population, triples, whole
 from stemroot_spark.evaluation.designs import METHODS, Options
 from stemroot_spark.evaluation.feature_files import read_features
 from stemroot_spark.evaluation.features import attach
@@ -225,8 +225,28 @@ def held_out() -> None:
     )
 
 
-def _score(pair: Pair, method: str, launch_noise: float) -> Score:
-    options = Options(seed=SEED, launch_noise=launch_noise)
+def repeats() -> None:
+    """Planned on one run, or on it and a second, and scored on a third that neither plan has seen."""
+    methods = [
+        f"{name}/{guarantee}" for name in ("optimal", "two-profiles") for guarantee in ("transfer", "total")
+    ]
+
+    def rows() -> Iterable[Iterable[object]]:
+        for name in TRIPLES:
+            for method in methods:
+                for epsilon in (0.05, 0.02):
+                    scores = [_score(triple, method, 0.03, epsilon) for triple in triples(name)]
+                    yield name, len(scores), method, epsilon, *summary_of(scores)
+
+    table(
+        "runs | triples | method | epsilon | speedup | bias | mean error | p95 error | largest error | "
+        "within epsilon | within half width | median half width",
+        rows(),
+    )
+
+
+def _score(pair: Pair, method: str, launch_noise: float, epsilon: float = 0.05) -> Score:
+    options = Options(seed=SEED, launch_noise=launch_noise, epsilon=epsilon)
     run, y = pair.matched.population, pair.matched.y_ns
     score = evaluate(run, [method], [Protocol.parse("P1")], options, draws=DRAWS, y_ns=y)[0].score
     if score is None:
@@ -308,6 +328,7 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "prices": prices,
     "pairs": pairs_described,
     "held_out": held_out,
+    "repeats": repeats,
     "suite": suite,
     "signatures": signatures,
 }

@@ -56,9 +56,33 @@ def pairs(name: str) -> list[Pair]:
 PAIRS = ("h100 ranks", "kineto ranks", "kineto steps", "trace_diff steps", "trace_diff halves")
 
 
+def triples(name: str) -> list[Pair]:
+    """By a name of TRIPLES: a profile with its second profile in repeat_ns, and the times of a third run."""
+    if name == "kineto steps, other rank":
+        first, second = (_step_runs(rank) for rank in ("rank-0", "rank-1"))
+        chosen = [(*a, y) for a, b in ((first, second), (second, first)) for y in b]
+    else:
+        runs = _step_runs("trace_diff_control")
+        chosen = list(zip(runs, runs[1:], runs[2:], strict=False))
+    return [
+        Pair(f"{name} {i}", match(profile.with_repeat(repeat), third))
+        for i, (profile, repeat, third) in enumerate(chosen)
+    ]
+
+
+TRIPLES = ("kineto steps, other rank", "trace_diff steps")
+
+
 def _steps(name: str) -> list[Pair]:
+    runs = _step_runs(name)
+    return [Pair(f"{name} steps {i}", match(a, b)) for i, (a, b) in enumerate(pairwise(runs))]
+
+
+def _step_runs(name: str) -> list[Population]:
+    """Training iterations of a process, each a run of its own."""
     frame = _kineto(name)
-    return _between(f"{name} steps", [part for _, part in frame[frame["step"] >= 0].groupby("step")])
+    parts = [part for _, part in frame[frame["step"] >= 0].groupby("step")]
+    return [population(part.assign(rank=0)) for part in parts]
 
 
 def _between(name: str, parts: list[pd.DataFrame]) -> list[Pair]:

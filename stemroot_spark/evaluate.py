@@ -50,6 +50,8 @@ _SHOWN = (
 class Request:
     """What to evaluate: ids, names of methods and protocols (empty for the defaults), and files of features.
 
+    ``repeat_run_id`` is a second profile of the workload, for the methods that plan from two.
+
     ``features`` are URIs, ``RANK=URI`` for a rank other than 0. ``suite_with`` names finished evaluations to summarise
     together with this one.
     """
@@ -57,6 +59,7 @@ class Request:
     run_id: str
     evaluation_id: str
     against_run_id: str | None = None
+    repeat_run_id: str | None = None
     methods: Sequence[str] = ()
     protocols: Sequence[str] = ()
     features: Sequence[str] = ()
@@ -87,6 +90,7 @@ def evaluate(
     methods, protocols = request.resolved_methods(), request.resolved_protocols()
     run = require_run(warehouse, request.run_id)
     other = require_run(warehouse, request.against_run_id) if request.against_run_id else None
+    repeat = require_run(warehouse, request.repeat_run_id) if request.repeat_run_id else None
     population: Population | None = None
     if request.features:
         population = collect(warehouse, request.run_id, config)
@@ -99,6 +103,8 @@ def evaluate(
         "run": run["fingerprint"],
         "against_run_id": request.against_run_id,
         "against_run": other["fingerprint"] if other else None,
+        "repeat_run_id": request.repeat_run_id,
+        "repeat_run": repeat["fingerprint"] if repeat else None,
         "methods": methods,
         "protocols": [protocol.name for protocol in protocols],
         "draws": config.evaluate.draws,
@@ -121,6 +127,8 @@ def evaluate(
     if not writes.is_done(replace):
         population = population or collect(warehouse, request.run_id, config)
         matched = None
+        if request.repeat_run_id:
+            population = population.with_repeat(collect(warehouse, request.repeat_run_id, config))
         if request.against_run_id:
             matched = match(population, collect(warehouse, request.against_run_id, config))
             population = matched.population
@@ -147,6 +155,7 @@ def evaluate(
             "evaluation_id": request.evaluation_id,
             "run_id": request.run_id,
             "against_run_id": request.against_run_id,
+            "repeat_run_id": request.repeat_run_id,
             **aims,
             "launch_noise": launch_noise,
             **_population_figures(population, matched),

@@ -54,11 +54,14 @@ def add_evaluate_flags(parser: argparse.ArgumentParser) -> None:
     flags.add_argument("--evaluation-id", required=True, help="name of this evaluation")
     flags.add_argument("--against-run-id", help="run that stands for the simulation, for P1 and P2:run")
     flags.add_argument(
+        "--repeat-run-id", help="second profile of the workload, for methods that plan from two"
+    )
+    flags.add_argument(
         "--methods",
         nargs="+",
         default=[],
         metavar="METHOD",
-        help="methods, optimal/transfer or optimal; default: all",
+        help="methods, such as optimal/transfer, optimal or two-profiles; default: all",
     )
     flags.add_argument(
         "--protocols",

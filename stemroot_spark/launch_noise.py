@@ -49,6 +49,25 @@ def noise_of_second_profile(ranges: pd.DataFrame) -> float | None:
     return _relative(float(np.average(_spread(counted, PAIR_TAIL) ** 2, weights=weights)) / 2)
 
 
+def ranges_of_pairs(kernel: npt.ArrayLike, x_ns: npt.ArrayLike, repeat_ns: npt.ArrayLike) -> pd.DataFrame:
+    """Rows as noise_of_second_profile takes them, from launches: their kernel and their durations in both profiles.
+
+    Arrays of shape (launches,); a repeat of 0 is a launch without partner, which tells nothing.
+    """
+    frame = pd.DataFrame({"kernel_id": kernel, "time_ns": x_ns, "repeat_ns": repeat_ns})
+    frame = frame[frame["repeat_ns"] > 0]
+    frame = frame.assign(value=np.log(frame["repeat_ns"] / frame["time_ns"]))
+    grouped = frame.groupby("kernel_id", sort=True)
+    return pd.DataFrame(
+        {
+            "n": grouped["value"].count(),
+            "low": grouped["value"].quantile(PAIR_TAIL),
+            "high": grouped["value"].quantile(1.0 - PAIR_TAIL),
+            "time_ns": grouped["time_ns"].sum(),
+        }
+    ).reset_index()
+
+
 def noise_of_iterations(ranges: pd.DataFrame, launches_per_value: int) -> float | None:
     """Relative spread of one launch from iterations, that of the median kernel; None where too little was repeated.
 

@@ -15,6 +15,7 @@ from stemroot_spark.estimators import EXPANSION, PPS
 from stemroot_spark.optimal.designs import PAIRED_SCHEMA
 from stemroot_spark.optimal.model import PlanningModel
 from stemroot_spark.optimal.pair_work import (
+    PAIRED_MAX_CELLS,
     kernel_pair_frontier,
     near_multipliers,
     plan_pairs,
@@ -33,8 +34,6 @@ from stemroot_spark.optimal_planning import KernelPasses, plan_options, with_fac
 from stemroot_spark.pairing import paired_histogram
 from stemroot_spark.planned import PlannedStrata, kernels_in_tasks
 
-# The programme weighs two designs for every interval; half the cells give a plan within a percent of the whole's cost.
-_MAX_CELLS = 256
 _STRATA_SCHEMA = (
     "kernel_id BIGINT, launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, n_population BIGINT, "
     "n_samples BIGINT, is_pps BOOLEAN, factor DOUBLE"
@@ -58,7 +57,7 @@ def repeat_strata(pairs: DataFrame, n_kernels: int, config: PlanConfig) -> Plann
 
     Times of the result are those of the first profile; the bound rests on the second one.
     """
-    options = replace(plan_options(config), max_cells=_MAX_CELLS)
+    options = replace(plan_options(config), max_cells=PAIRED_MAX_CELLS)
     cached = kernels_in_tasks(paired_histogram(pairs), n_kernels).persist()
     try:
         sizes = cached.agg(

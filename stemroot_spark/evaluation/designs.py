@@ -7,7 +7,7 @@ CannotRunError where it lacks what it needs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ import pandas as pd
 from stemroot_spark.allocation import allocate, smallest_sample, variance_bound
 from stemroot_spark.errors import DataError, UsageError
 from stemroot_spark.evaluation import signatures
-from stemroot_spark.evaluation.population import Population
+from stemroot_spark.evaluation.population import CannotRunError, Population
 from stemroot_spark.evaluation.samples import (
     FixedSample,
     Sample,
@@ -28,8 +28,11 @@ from stemroot_spark.evaluation.samples import (
     SystematicSample,
 )
 from stemroot_spark.histogram import cells_from_histogram, histogram_of
+from stemroot_spark.launch_noise import noise_of_second_profile, ranges_of_pairs
 from stemroot_spark.optimal.local import plan_histogram
 from stemroot_spark.optimal.model import GUARANTEES
+from stemroot_spark.optimal.pair_work import PAIRED_MAX_CELLS, plan_pairs
+from stemroot_spark.optimal.pairs import paired_histogram_of
 from stemroot_spark.optimal.plan import PlanOptions
 from stemroot_spark.root import split_kernel
 
@@ -49,11 +52,15 @@ class Options:
 
 
 class Design(NamedTuple):
-    """A sample with what its method says of it; n_strata counts clusters for methods that cluster."""
+    """A sample with what its method says of it; n_strata counts clusters for methods that cluster.
+
+    launch_noise: what the method measured, prior of its interval; None for that of the options.
+    """
 
     sample: Sample
     n_strata: int
     reason: str | None = None
+    launch_noise: float | None = None
 
 
 Method = Callable[[Population, Options], Design]
@@ -61,19 +68,39 @@ Method = Callable[[Population, Options], Design]
 
 def optimal(population: Population, options: Options, *, guarantee: str) -> Design:
     """The optimal planner under one guarantee; says so where its calibration stays below the confidence."""
-    plan = plan_histogram(
-        population.histogram(),
-        PlanOptions(
-            guarantee=guarantee,
-            epsilon=options.epsilon,
-            confidence=options.confidence,
-            factor_spread=options.factor_spread,
-            launch_noise=options.launch_noise,
-            rho=options.rho,
-            seed=options.seed,
-        ),
-    )
+    plan = plan_histogram(population.histogram(), _plan_options(options, guarantee))
     return Design(StratifiedSample(assign(population, plan.strata)), len(plan.strata), plan.reason)
+
+
+def two_profiles(population: Population, options: Options, *, guarantee: str) -> Design:
+    """The optimal planner with a second profile, which variances and the launch noise are taken from."""
+    repeat = population.repeat_ns
+    if repeat is None:
+        raise CannotRunError("needs a second profile of the workload (--repeat-run-id)")
+    noise = noise_of_second_profile(ranges_of_pairs(population.kernel_id, population.x, repeat))
+    settled = options if noise is None else replace(options, launch_noise=noise)
+    pairs = [
+        paired_histogram_of(
+            population.duration_ns[launches], repeat[launches], population.launch_config_id[launches]
+        ).assign(kernel_id=kernel)
+        for kernel, launches in zip(population.kernels[0].tolist(), population.by_kernel, strict=True)
+    ]
+    chosen = replace(_plan_options(settled, guarantee), max_cells=PAIRED_MAX_CELLS)
+    plan = plan_pairs(pd.concat(pairs, ignore_index=True), chosen)
+    sample = StratifiedSample(assign(population, plan.strata), population.x)
+    return Design(sample, len(plan.strata), plan.reason, settled.launch_noise)
+
+
+def _plan_options(options: Options, guarantee: str) -> PlanOptions:
+    return PlanOptions(
+        guarantee=guarantee,
+        epsilon=options.epsilon,
+        confidence=options.confidence,
+        factor_spread=options.factor_spread,
+        launch_noise=options.launch_noise,
+        rho=options.rho,
+        seed=options.seed,
+    )
 
 
 def stem_root(population: Population, options: Options, *, paper: bool) -> Design:
@@ -119,8 +146,9 @@ def first_launch(population: Population, options: Options) -> Design:
 def assign(population: Population, strata: pd.DataFrame) -> Strata:
     """Strata of a plan as numbers of launches.
 
-    strata: kernel_id, launch_config_ids (a list, or None for all), lower_ns, upper_ns, n_population, n_samples. Strata
-    without launches of their own and launches without a stratum are a DataError: such a plan is of another run.
+    strata: kernel_id, launch_config_ids (a list, or None for all), lower_ns, upper_ns, n_population, n_samples, and
+    is_pps where the plan is of two profiles. Strata without launches of their own and launches without a stratum are a
+    DataError: such a plan is of another run.
     """
     ids, _ = population.kernels
     ordered = strata.assign(kernel=np.searchsorted(ids, strata["kernel_id"])).sort_values(
@@ -141,6 +169,7 @@ def assign(population: Population, strata: pd.DataFrame) -> Strata:
         of_launch,
         ordered["n_samples"].to_numpy(dtype=np.int64),
         ordered["kernel"].to_numpy(dtype=np.int64),
+        ordered["is_pps"].to_numpy(dtype=np.bool_) if "is_pps" in ordered.columns else None,
     )
     if (of_launch < 0).any() or not np.array_equal(result.sizes, ordered["n_population"]):
         raise DataError("the strata of a plan do not hold the launches they were made for")
@@ -164,6 +193,7 @@ def _signature(choose: Callable[[Population], signatures.Chosen]) -> Method:
 
 METHODS: dict[str, Method] = {
     **{f"optimal/{guarantee}": partial(optimal, guarantee=guarantee) for guarantee in GUARANTEES},
+    **{f"two-profiles/{guarantee}": partial(two_profiles, guarantee=guarantee) for guarantee in GUARANTEES},
     "stem-root": partial(stem_root, paper=False),
     "stem-root-paper": partial(stem_root, paper=True),
     "random": simple_random,

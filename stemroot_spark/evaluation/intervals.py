@@ -58,22 +58,26 @@ class StratifiedIntervals:
         strata = sample.strata
         if strata is None or sample.dropped is not None:
             raise DataError("an interval needs a sample of every stratum")
-        self._columns, self._weights = columns, sample.weights
+        self._columns = columns
         self._noise, self._confidence = launch_noise, confidence
         n, m, x = strata.sizes, sample.n_answered, population.x
         squares = np.bincount(strata.of_launch, weights=x**2, minlength=n.size)
         mean = np.bincount(strata.of_launch, weights=x, minlength=n.size) / n
         deviation = np.bincount(strata.of_launch, weights=(x - mean[strata.of_launch]) ** 2, minlength=n.size)
         stddev = np.sqrt(deviation / np.maximum(n - 1, 1))
+        weight = squares * (n - m) / m
+        if strata.is_pps is not None:
+            # As summarise_kernel has it: proportional times are known exactly, and only the noise is left.
+            stddev = np.where(strata.is_pps, 0.0, stddev)
+            weight = np.where(strata.is_pps, np.maximum((n * mean) ** 2 / m - squares, 0.0), weight)
         by_kernel = [np.flatnonzero(strata.kernel == kernel) for kernel in columns.present.tolist()]
         self._profile_variance = np.array([planning_variance(n[h], stddev[h], m[h]) for h in by_kernel])
-        weight = squares * (n - m) / m
         self._noise_weight = np.array([weight[h].sum() for h in by_kernel])
 
-    def half_widths(self, x: FloatArray, y: FloatArray) -> FloatArray:
-        """Half widths of draws with profiled times x and simulated times y, both of shape (draws, m)."""
+    def half_widths(self, x: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
+        """Half widths of draws with profiled times x, simulated times y and weights, all of shape (draws, m)."""
         sums = self._columns.sums
-        factor = sums(self._weights * y) / sums(self._weights * x)
+        factor = sums(weights * y) / sums(weights * x)
         ratio = y / x
         n = self._columns.n.astype(np.float64)
         degrees = n - 1.0

@@ -65,7 +65,8 @@ class Features:
 class Population:
     """Launches in order of rank and launch; all arrays of shape (n,), durations in ns and above 0.
 
-    blocks and threads_per_block are those of the launch configuration, None where the trace does not tell.
+    blocks and threads_per_block are those of the launch configuration, None where the trace does not tell. repeat_ns:
+    durations of the same launches in a second profile, 0 where it lacks them; None without one.
     """
 
     rank: IntArray
@@ -76,6 +77,7 @@ class Population:
     duration_ns: IntArray
     blocks: IntArray | None = None
     threads_per_block: IntArray | None = None
+    repeat_ns: IntArray | None = None
     features: Features = field(default_factory=Features)
 
     def __post_init__(self) -> None:
@@ -150,6 +152,10 @@ class Population:
         }
         return Population(**kept, features=self.features.at(where))
 
+    def with_repeat(self, repeat: Population) -> Population:
+        """The same launches with what a second profile of the workload took; DataError where none has a partner."""
+        return replace(self, repeat_ns=np.nan_to_num(partner_ns(self, repeat)).astype(np.int64))
+
     def with_features(self, features: Features) -> Population:
         """The same launches with other features."""
         return replace(self, features=features)
@@ -164,6 +170,7 @@ _ARRAYS = (
     "duration_ns",
     "blocks",
     "threads_per_block",
+    "repeat_ns",
 )
 
 
@@ -182,7 +189,23 @@ class Matched(NamedTuple):
 
 
 def match(profile: Population, other: Population) -> Matched:
-    """Partners by (rank, kernel, invocation), as results are matched; DataError where no launch has one."""
+    """The launches that have a partner in the other run; DataError where none has one."""
+    y = partner_ns(profile, other)
+    found = np.isfinite(y)
+    return Matched(
+        profile.at(found),
+        y[found],
+        int((~found).sum()),
+        float(profile.x[~found].sum() / profile.x.sum()),
+        float(1.0 - y[found].sum() / other.x.sum()),
+    )
+
+
+def partner_ns(profile: Population, other: Population) -> FloatArray:
+    """Durations of partners by (rank, kernel, invocation), as results are matched; NaN for a launch without one.
+
+    DataError where no launch has one, or several launches have the same place.
+    """
     left, right = (
         pd.DataFrame({"rank": p.rank, "kernel_id": p.kernel_id, "kernel_invocation": p.invocation})
         for p in (profile, other)
@@ -191,13 +214,6 @@ def match(profile: Population, other: Population) -> Matched:
     if right.duplicated(_MATCH).any() or left.duplicated(_MATCH).any():
         raise DataError("several launches with one rank, kernel and invocation: rebuild the run's launches")
     y = left.merge(right, on=_MATCH, how="left", sort=False)["y"].to_numpy(dtype=np.float64)
-    found = np.isfinite(y)
-    if not found.any():
+    if not np.isfinite(y).any():
         raise DataError("no launch of the profile has a partner of its rank, kernel and invocation")
-    return Matched(
-        profile.at(found),
-        y[found],
-        int((~found).sum()),
-        float(profile.x[~found].sum() / profile.x.sum()),
-        float(1.0 - y[found].sum() / other.x.sum()),
-    )
+    return y

@@ -141,6 +141,8 @@ def _evaluated(
     head = (name, guarantee or None, protocol)
     if design is not None and protocol.protocol == "P0" and isinstance(design.sample, FixedSample):
         problem = "cannot run: needs a random draw; scored on the durations it was chosen by, one choice proves nothing"
+    elif design is not None and protocol.protocol == "P0" and design.sample.is_per_ns is not None:
+        problem = "cannot run: needs another outcome; draws in proportion to the profile estimate the profile exactly"
     elif design is not None and isinstance(outcome, SwappedModes) and not outcome.n_kernels:
         problem = "cannot run: needs a kernel of two modes"
     elif problem is not None:
@@ -154,7 +156,7 @@ def _evaluated(
         outcome,
         epsilon=options.epsilon,
         confidence=options.confidence,
-        launch_noise=options.launch_noise,
+        launch_noise=options.launch_noise if design.launch_noise is None else design.launch_noise,
         draws=draws,
         seed=options.seed,
     )

@@ -23,12 +23,14 @@ class Strata:
     """Strata of a population: number of each launch's stratum, launches to draw of each, and each one's kernel.
 
     of_launch: shape (n,), numbers 0..H-1 or -1 for a launch that no stratum holds. n_samples, kernel: shape (H,);
-    kernel is a position in Population.kernels, ascending.
+    kernel is a position in Population.kernels, ascending. is_pps: shape (H,), whether launches are drawn with
+    probabilities proportional to their profiled time; None for strata that all are not.
     """
 
     of_launch: IntArray
     n_samples: IntArray
     kernel: IntArray
+    is_pps: npt.NDArray[np.bool_] | None = None
 
     @property
     def sizes(self) -> IntArray:
@@ -40,13 +42,16 @@ class Strata:
 class Sample(Protocol):
     """A way to draw launches.
 
-    weights: one per column of positions, shape (m,). strata: where the draw is stratified by kernel, else None.
+    weights: one per column of positions, shape (m,), to be divided by the profiled time of the launch where is_per_ns,
+    shape (m,), is true; None for never. strata: where the draw is stratified by kernel, else None.
     is_simple: every launch is equally likely, so that the sample's own spread tells its error. is_random: draws differ.
     dropped: mask of launches that no draw can hold and no weight stands for, or None for none.
     """
 
     @property
     def weights(self) -> FloatArray: ...
+    @property
+    def is_per_ns(self) -> npt.NDArray[np.bool_] | None: ...
     @property
     def strata(self) -> Strata | None: ...
     @property
@@ -60,11 +65,15 @@ class Sample(Protocol):
 
 
 class StratifiedSample:
-    """min(m_h, N_h) launches of each stratum, without replacement; weight N_h / m_h."""
+    """min(m_h, N_h) launches of each stratum; weight N_h / m_h, or X_h / (m_h x) in strata drawn by PPS.
+
+    Expansion strata are drawn without replacement. PPS strata are drawn systematically: in random order, at equal
+    distances of profiled time from one random start, which needs the launches' durations x_ns, shape (n,).
+    """
 
     is_simple = False
 
-    def __init__(self, strata: Strata) -> None:
+    def __init__(self, strata: Strata, x_ns: FloatArray | None = None) -> None:
         sizes = strata.sizes
         if (sizes < 1).any() or (strata.n_samples < 0).any() or (np.diff(strata.kernel) < 0).any():
             raise DataError("strata need launches, samples of 0 or above, and kernels in ascending order")
@@ -76,7 +85,16 @@ class StratifiedSample:
         self._first = np.concatenate(([0], np.cumsum(sizes)))
         self._column = np.concatenate(([0], np.cumsum(self._taken)))
         sampled = self._taken > 0
-        self.weights = np.repeat(sizes[sampled] / self._taken[sampled], self._taken[sampled])
+        mass, self._is_pps = sizes.astype(np.float64), np.zeros(sizes.size, dtype=np.bool_)
+        if strata.is_pps is not None and strata.is_pps.any():
+            if x_ns is None:
+                raise DataError("strata drawn by PPS need the durations of their launches")
+            self._is_pps, self._x = strata.is_pps, x_ns[self._members]
+            mass[self._is_pps] = np.add.reduceat(self._x, self._first[:-1])[self._is_pps]
+        self.weights = np.repeat(mass[sampled] / self._taken[sampled], self._taken[sampled])
+        self.is_per_ns: npt.NDArray[np.bool_] | None = (
+            np.repeat(self._is_pps, self._taken) if self._is_pps.any() else None
+        )
         self.is_random = bool((self._taken[sampled] < sizes[sampled]).any())
         lost = ~sampled
         missing = (strata.of_launch < 0) | lost[np.maximum(strata.of_launch, 0)]
@@ -90,18 +108,24 @@ class StratifiedSample:
     def draw(self, rng: np.random.Generator, draws: int) -> IntArray:
         """Positions, columns in the order of the strata."""
         columns = np.empty((draws, int(self._column[-1])), dtype=np.int64)
-        single = np.flatnonzero(self._taken == 1)
+        single = np.flatnonzero((self._taken == 1) & ~self._is_pps)
         inside = rng.integers(0, self._sizes[single], size=(draws, single.size))
         columns[:, self._column[single]] = self._first[single] + inside
-        for h in np.flatnonzero(self._taken > 1).tolist():
-            inside = without_replacement(rng, int(self._sizes[h]), int(self._taken[h]), draws)
-            columns[:, self._column[h] : self._column[h + 1]] = self._first[h] + inside
+        for h in np.flatnonzero((self._taken > 1) | self._is_pps).tolist():
+            first, m = int(self._first[h]), int(self._taken[h])
+            if self._is_pps[h]:
+                x = self._x[first : int(self._first[h + 1])]
+                inside = systematic_pps(rng, x, m, draws)
+            else:
+                inside = without_replacement(rng, int(self._sizes[h]), m, draws)
+            columns[:, self._column[h] : self._column[h + 1]] = first + inside
         return self._members[columns]
 
 
 class FixedSample:
     """The same launches in every draw, each with a weight: designs that choose and do not draw."""
 
+    is_per_ns: npt.NDArray[np.bool_] | None = None
     strata: Strata | None = None
     is_simple = False
     is_random = False
@@ -121,6 +145,7 @@ class FixedSample:
 class SimpleSample:
     """m of all n launches without replacement, each set equally likely; weight n / m."""
 
+    is_per_ns: npt.NDArray[np.bool_] | None = None
     strata: Strata | None = None
     is_simple = True
     dropped: npt.NDArray[np.bool_] | None = None
@@ -176,3 +201,25 @@ def without_replacement(rng: np.random.Generator, n: int, m: int, draws: int) ->
         drawn[again] = rows
         again = again[repeats.any(axis=1)]
     return drawn
+
+
+def systematic_pps(rng: np.random.Generator, x_ns: FloatArray, m: int, draws: int) -> IntArray:
+    """m numbers of launches of durations x_ns > 0, shape (draws, m), launch i with expected count m x_i / X.
+
+    The order is random anew in every draw, and one start is random within X / m (Saerndal, Swensson and Wretman, Model
+    Assisted Survey Sampling, section 3.6.2). A launch with m x_i > X may be drawn twice.
+    """
+    if m == 1:
+        # The order makes no difference to a single launch.
+        return _at(np.cumsum(x_ns), rng.random((draws, 1)) * x_ns.sum())
+    drawn = np.empty((draws, m), dtype=np.int64)
+    for row in range(draws):
+        order = rng.permutation(x_ns.size)
+        ends = np.cumsum(x_ns[order])
+        drawn[row] = order[_at(ends, (rng.random() + np.arange(m)) * (ends[-1] / m))]
+    return drawn
+
+
+def _at(ends: FloatArray, points: FloatArray) -> IntArray:
+    """Numbers of the intervals, ending at ends, that points lie in; rounding keeps them within the last."""
+    return np.minimum(np.searchsorted(ends, points, side="right"), ends.size - 1).astype(np.int64)

@@ -17,6 +17,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 _BLOCK_VALUES = 2_000_000
+# From profiled times, simulated times and weights, each of shape (draws, m).
+_HalfWidths = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
 
 
 class Score(NamedTuple):
@@ -118,7 +120,7 @@ def share_error(share: float, n: int) -> float:
 
 def _half_widths(
     population: Population, sample: Sample, confidence: float, launch_noise: float
-) -> Callable[[FloatArray, FloatArray], FloatArray] | None:
+) -> _HalfWidths | None:
     if isinstance(sample, StratifiedSample):
         if sample.dropped is not None:
             return None
@@ -128,7 +130,7 @@ def _half_widths(
         )
         return intervals.half_widths
     if sample.is_simple:
-        return lambda _, y: simple_half_widths(y, population.size, confidence)
+        return lambda _, y, __: simple_half_widths(y, population.size, confidence)
     return None
 
 
@@ -136,7 +138,7 @@ def _simulate(
     population: Population,
     sample: Sample,
     outcome: Outcome,
-    half_widths: Callable[[FloatArray, FloatArray], FloatArray] | None,
+    half_widths: _HalfWidths | None,
     epsilon: float,
     draws: int,
     streams: tuple[np.random.Generator, np.random.Generator],
@@ -150,11 +152,14 @@ def _simulate(
         positions = sample.draw(streams[0], n)
         truth = outcome.rows(streams[1], n)
         y = truth.values(positions)
-        weighted = y * sample.weights
+        weights = np.broadcast_to(sample.weights, y.shape)
+        if sample.is_per_ns is not None:
+            weights = np.where(sample.is_per_ns, weights / population.x[positions], weights)
+        weighted = y * weights
         total = truth.kernel_totals.sum(axis=1)
         half_width = np.full(n, np.nan)
         if half_widths is not None:
-            half_width = half_widths(population.x[positions], y)
+            half_width = half_widths(population.x[positions], y, weights)
         if columns is not None:
             estimates = columns.all_kernels(columns.sums(weighted))
             error = np.abs(estimates - truth.kernel_totals)

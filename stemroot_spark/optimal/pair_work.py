@@ -29,6 +29,8 @@ from stemroot_spark.optimal.plan import (
 
 FloatArray = npt.NDArray[np.float64]
 
+# The programme weighs two designs for every interval; half the cells give a plan within a percent of the whole's cost.
+PAIRED_MAX_CELLS = 256
 # Multipliers around the best one, whose solutions the integer finish may mix.
 _NEAR = tuple(np.exp(np.linspace(-0.35, 0.35, 9)).tolist())
 
