@@ -60,14 +60,15 @@ def test_methods_are_scored_and_those_without_features_say_so(nights: Jobs, scra
     rows = nights.table("evaluations", evaluation_id="first")
     launches = _planned(nights)
     assert set(rows["n_launches"]) == {len(launches)} == {summary["n_launches"]}
-    assert len(rows) == len(summary["results"]) == 2 * 13
-    transfer = rows[(rows["guarantee"] == "transfer") & (rows["protocol"] == "P2")].iloc[0]
+    assert len(rows) == len(summary["results"]) == 2 * 17
+    is_transfer = (rows["method"] == "optimal") & (rows["guarantee"] == "transfer")
+    transfer = rows[is_transfer & (rows["protocol"] == "P2")].iloc[0]
     assert transfer["status"] == "ok"
     assert transfer["within_epsilon"] > 0.9
     assert abs(transfer["bias"]) < 5 * transfer["bias_se"]
     means = launches.groupby("kernel_id")["duration_ns"].agg(["sum", "mean"])
     assert transfer["floor_speedup"] == pytest.approx(means["sum"].sum() / means["mean"].sum())
-    lacking = rows[rows["method"].isin(["pka", "sieve", "photon", "simpoint"])]
+    lacking = rows[rows["method"].isin(["pka", "sieve", "photon", "simpoint", "two-profiles"])]
     assert (lacking["status"] == "cannot_run").all()
     assert lacking["reason"].str.startswith("cannot run: needs ").all()
     assert lacking["speedup"].isna().all()
@@ -122,6 +123,21 @@ def test_another_night_is_scored_against_with_what_it_lacks_left_out(nights: Job
     found = rows[(rows["method"] == "first-launch") & (rows["protocol"] == "P1")].iloc[0]
     assert found["bias"] == pytest.approx(expected, rel=1e-9)
     assert np.isnan(found["interval_coverage"])
+
+    _evaluate(
+        nights,
+        "repeated",
+        repeat_run_id="later",
+        methods=("two-profiles",),
+        protocols=("P0", "P2:kernel:0.5"),
+    )
+    repeated = nights.table("evaluations", evaluation_id="repeated")
+    assert set(repeated["repeat_run_id"]) == {"later"}
+    assert (repeated[repeated["protocol"] == "P0"]["status"] == "cannot_run").all()
+    modelled = repeated[repeated["protocol"] == "P2"]
+    assert set(modelled["guarantee"]) == {"transfer", "total", "per-kernel", "worst-case"}
+    assert (modelled["interval_coverage"] > 0.9).all()
+    assert (modelled["bias"].abs() < 5 * modelled["bias_se"]).all()
 
     together = _evaluate(
         nights,
