@@ -13,16 +13,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from bench.accuracy import summary_of
 from bench.optimal_evidence import published_cost, table
 from bench.paired_traces import population
-from stemroot_spark.evaluation.designs import Options
+from stemroot_spark.evaluation.designs import METHODS, Options
+from stemroot_spark.evaluation.outcomes import FixedOutcome
 from stemroot_spark.evaluation.population import Population
-from stemroot_spark.evaluation.protocols import Protocol, evaluate
-from stemroot_spark.evaluation.score import Score
+from stemroot_spark.evaluation.score import Score, score
 from stemroot_spark.fleet import FleetSpec, iterations_for, kernel_table, launches
 from stemroot_spark.histogram import histogram_of
 from stemroot_spark.optimal.local import plan_histogram
@@ -143,8 +142,7 @@ def nights() -> None:
         for method in ("optimal/total", "optimal/transfer", "two-profiles/total", "two-profiles/transfer"):
             for epsilon in (0.05, 0.02):
                 options = Options(seed=SEED, epsilon=epsilon)
-                scores = [score for night in runs[2:] for score in _scores(profile, method, options, night.x)]
-                yield method, epsilon, *summary_of(scores)
+                yield method, epsilon, *summary_of(_scores(profile, method, options, runs[2:]))
 
     table(
         "method | epsilon | speedup | bias | mean error | p95 error | largest error | within epsilon | "
@@ -153,9 +151,22 @@ def nights() -> None:
     )
 
 
-def _scores(profile: Population, method: str, options: Options, y_ns: npt.NDArray[np.float64]) -> list[Score]:
-    found = evaluate(profile, [method], [Protocol.parse("P1")], options, draws=DRAWS, y_ns=y_ns)
-    return [result.score for result in found if result.score is not None]
+def _scores(profile: Population, method: str, options: Options, nights: Iterable[Population]) -> list[Score]:
+    """One plan, scored on each of the nights."""
+    design = METHODS[method](profile, options)
+    return [
+        score(
+            profile,
+            design.sample,
+            FixedOutcome(profile, night.x),
+            epsilon=options.epsilon,
+            confidence=options.confidence,
+            launch_noise=design.launch_noise or options.launch_noise,
+            draws=DRAWS,
+            seed=SEED,
+        )
+        for night in nights
+    ]
 
 
 def _population(rows: pd.DataFrame) -> Population:

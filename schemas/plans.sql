@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   confidence DOUBLE NOT NULL COMMENT 'Confidence at which the bound holds.',
   factor_spread DOUBLE NOT NULL COMMENT 'Relative spread of the unknown factor per launch configuration that the plan allows for.',
   launch_noise DOUBLE NOT NULL COMMENT 'Relative launch noise assumed between profile and simulation: the prior of the interval.',
-  launch_noise_source STRING NOT NULL COMMENT 'Where launch_noise comes from: option, second profile, iterations (repetitions inside the run) or default.',
+  launch_noise_source STRING NOT NULL COMMENT 'Where launch_noise comes from: option, second profile (spread between both), iterations (spread of one launch over repetitions inside the run) or default.',
   communication STRING NOT NULL COMMENT 'exclude or include: whether communication kernels were planned.',
   strata_by STRING NOT NULL COMMENT 'none, or what parts of kernels have strata of their own: first-launches, phase or rank-group.',
   seed BIGINT NOT NULL COMMENT 'Seed of the draw.',

@@ -2,8 +2,12 @@
 
 The spread of a logarithm of ratios is read off two symmetric quantiles, which a few wild launches do not move, and
 divided by what these quantiles are apart in a normal sample of the same size (expected order statistics after Blom
-1958). A ratio holds the noise of two launches, a difference of two ratios that of four: the spread of one launch is
-smaller by the root of that number.
+1958).
+
+A ratio to a second profile is what a ratio to a simulation would be if it were another run: its spread is taken as it
+is, and only matters to intervals, since plans from two profiles read variances off the second. Noise from iterations
+goes into plans too, and a simulator that repeats itself has none of its own: a ratio holds the noise of two launches, a
+difference of two ratios that of four, and the spread of one launch is smaller by the root of that number.
 
 A second profile repeats the very same work, so that every kernel counts by its time. An iteration repeats it with other
 inputs, and a kernel may take another path through its code: that is no noise, hence quartiles, and the median kernel.
@@ -36,7 +40,7 @@ class MeasuredNoise(NamedTuple):
 
 
 def noise_of_second_profile(ranges: pd.DataFrame) -> float | None:
-    """Relative spread of one launch from ratios of two profiles; None where too little was repeated.
+    """Relative spread of a launch's time between two profiles; None where too little was repeated.
 
     ranges: a row per kernel with n (ratios), low and high (quantiles PAIR_TAIL and 1 - PAIR_TAIL of their logs) and
     time_ns (of the launches behind them). The kernels' squared spreads are averaged with their time as weight, since
@@ -46,7 +50,7 @@ def noise_of_second_profile(ranges: pd.DataFrame) -> float | None:
     if counted.empty:
         return None
     weights = counted["time_ns"].to_numpy(dtype=np.float64)
-    return _relative(float(np.average(_spread(counted, PAIR_TAIL) ** 2, weights=weights)) / 2)
+    return _relative(float(np.average(_spread(counted, PAIR_TAIL) ** 2, weights=weights)))
 
 
 def ranges_of_pairs(kernel: npt.ArrayLike, x_ns: npt.ArrayLike, repeat_ns: npt.ArrayLike) -> pd.DataFrame:
