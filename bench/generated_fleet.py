@@ -1,13 +1,15 @@
 """A generated fleet of a million launches, planned, as Markdown: python -m bench.generated_fleet [section ...].
 
 Sections: speedup (the optimal planner against the published method, tails of other weight), billion (a kernel of
-10^6 and of 10^9 launches), nights (a plan from one and from two profiles, scored on nights that it has not seen).
+10^6 and of 10^9 launches), session (seconds of planning on Spark), nights (a plan from one and from two profiles, scored
+on nights that it has not seen).
 """
 
 from __future__ import annotations
 
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
@@ -131,6 +133,32 @@ def billion() -> None:
     )
 
 
+def session() -> None:
+    """Planning on Spark, from the stored histogram to strata: the first plan of a session, and two warm ones."""
+    from stemroot_spark.config import load_config
+    from stemroot_spark.optimal_planning import optimal_strata
+    from stemroot_spark.session import start_session
+
+    rows = fleet(SPEC)
+    made = histogram(rows[~rows["is_communication"]])
+    made["sum_sq"] = made["sum_sq"].astype(float)
+    spark = start_session("bench-generated-fleet")
+    with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
+        spark.createDataFrame(made).write.format("delta").save(f"{folder}/duration_histograms")
+
+        def measured() -> Iterable[Iterable[object]]:
+            for place, limit in (("driver", 200_000), ("executors", 0)):
+                for state in ("first", "warm", "warm"):
+                    config = load_config(overrides=[f"plan.driver_histogram_rows={limit}"]).plan
+                    stored = spark.read.format("delta").load(f"{folder}/duration_histograms")
+                    started = time.monotonic()
+                    strata = optimal_strata(stored, made["kernel_id"].nunique(), config).strata
+                    yield place, state, len(made), len(strata), time.monotonic() - started
+
+        table("planned on | session | histogram rows | strata | seconds", measured())
+    spark.stop()
+
+
 def nights() -> None:
     """Plans of nights 0 (and 1) at 2 % and 5 %, scored on later nights, with the interval as it would be reported."""
     spec = replace(SPEC, iterations=iterations_for(100_000, _BASE), stragglers_per_night=True)
@@ -174,7 +202,12 @@ def _population(rows: pd.DataFrame) -> Population:
     return population(kept.assign(rank=0))
 
 
-SECTIONS: dict[str, Callable[[], None]] = {"speedup": speedup, "billion": billion, "nights": nights}
+SECTIONS: dict[str, Callable[[], None]] = {
+    "speedup": speedup,
+    "billion": billion,
+    "session": session,
+    "nights": nights,
+}
 
 
 def main(sections: Iterable[str]) -> None:
