@@ -31,8 +31,8 @@ test-unit: venv ## tests without Java, in seconds
 test-statistics: venv ## stated bounds and intervals against simulation, without Java
 	@$(BIN)/python -m pytest -n 2 tests/statistics
 
-test-spark: java venv ## tests on one local Spark session
-	@$(BIN)/python -m pytest tests/spark
+test-spark: java venv ## tests on two local Spark sessions beside each other
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/spark
 
 test-e2e: java zip ## tests that submit the jobs to a standalone cluster
 	@$(BIN)/python -m pytest tests/e2e
