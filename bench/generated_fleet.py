@@ -1,7 +1,7 @@
 """A generated fleet of a million launches, planned, as Markdown: python -m bench.generated_fleet [section ...].
 
-Sections: speedup (the optimal planner against the published method, tails of other weight), billion (a kernel of
-10^6 and of 10^9 launches), session (seconds of planning on Spark), nights (plans from one and from two profiles, scored on
+Sections: speedup (the optimal planner against the published method, tails of other weight), billion (a kernel of 10^6
+and of 10^9 launches), session (seconds of planning on Spark), nights (plans from one and from two profiles, scored on
 nights that they have not seen).
 """
 

@@ -1,4 +1,4 @@
-"""One local session for all Spark tests, and the two warehouses most of them read.
+"""One local session for all Spark tests of a process, and the two warehouses most of them read.
 
 Spark starts slowly and a Delta commit takes seconds, so each trace is ingested once per test process.
 """
