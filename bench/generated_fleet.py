@@ -191,9 +191,9 @@ def _scores(profile: Population, method: str, options: Options, nights: Iterable
             confidence=options.confidence,
             launch_noise=design.launch_noise or options.launch_noise,
             draws=DRAWS,
-            seed=SEED,
+            seed=SEED + number,
         )
-        for night in nights
+        for number, night in enumerate(nights)
     ]
 
 

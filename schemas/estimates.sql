@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   fingerprint_inputs STRING NOT NULL COMMENT 'JSON object of what the fingerprint was taken over.'
 )
 USING DELTA
-COMMENT 'Estimated time of the whole workload and of each kernel, with confidence intervals.'
+COMMENT 'Estimated time of the whole workload, of each kernel, and of phases or groups of ranks, with confidence intervals.'
 TBLPROPERTIES (
   'delta.enableDeletionVectors' = 'false',
   'delta.constraints.status_known' = 'status IN (''ok'', ''no_variance'', ''incomplete'')'

@@ -1,10 +1,10 @@
 CREATE TABLE IF NOT EXISTS {table} (
   plan_id STRING NOT NULL COMMENT 'Plan.',
   kernel_id BIGINT NOT NULL COMMENT 'Kernel, see kernels.',
-  stratum_id INT NOT NULL COMMENT '0-based number of the stratum inside its kernel, by rising duration; where strata follow launch configurations, by their mean duration first.',
+  stratum_id INT NOT NULL COMMENT '0-based number of the stratum inside its kernel, by rising duration; parts of a kernel one after the other; where strata follow launch configurations, by their mean duration first.',
   launch_config_ids ARRAY<BIGINT> COMMENT 'Launch configurations of the stratum; null for all.',
   part STRING COMMENT 'Part of the kernel that the stratum lies in, as a condition on kernel_launches (plan.strata_by); null for all of it.',
-  part_key STRING COMMENT 'Name of the part: a phase, ranks as 0-7, first or rest; null for all of the kernel.',
+  part_name STRING COMMENT 'Name of the part: a phase, ranks as 0-7, first or rest; null for all of the kernel.',
   lower_ns BIGINT NOT NULL COMMENT 'Shortest duration of the stratum, ns; the interval is closed.',
   upper_ns BIGINT NOT NULL COMMENT 'Longest duration of the stratum, ns; the interval is closed.',
   design STRING NOT NULL COMMENT 'expansion: every launch of the stratum is drawn with the same probability; pps: with probability n_samples x duration / total duration of the stratum (two profiles only).',

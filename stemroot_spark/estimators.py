@@ -180,12 +180,15 @@ def _noise_weight(
     return float(np.sum(np.where(is_pps, pps, expansion)))
 
 
-def combine(summaries: pd.DataFrame, launch_noise: float, confidence: float) -> Combined:
+def combine(
+    summaries: pd.DataFrame, launch_noise: float, confidence: float, *, pooled_noise: float = np.nan
+) -> Combined:
     """Intervals of all kernels and of their total, at the confidence, for an assumed launch noise phi0.
 
     summaries: a row per kernel with the fields of KernelSummary; other columns are keys and kept. Per kernel
     phi^2 = (3 phi0^2 + df_k phi_k^2) / (3 + df_k); a kernel with one draw takes the spread pooled over all
-    kernels where that exceeds phi0. V^_k = f_k^2 (V_x,k + phi^2 noise_weight), half width t sqrt(V^_k) with
+    kernels where that exceeds phi0, or pooled_noise where it is given: what a larger set of draws shows, of which these
+    kernels are a part. V^_k = f_k^2 (V_x,k + phi^2 noise_weight), half width t sqrt(V^_k) with
     3 + df_k degrees of freedom; for the total V^ = sum V^_k with nu = V^^2 / sum(V^_k^2 / (3 + df_k))
     (Satterthwaite 1946). A kernel with one draw of several launches is `no_variance`: it has no interval but
     counts in the total. The total is null only where a kernel's estimate is. Compare `measured_noise` of the
@@ -196,7 +199,8 @@ def combine(summaries: pd.DataFrame, launch_noise: float, confidence: float) -> 
     columns = {name: summaries[name].to_numpy(dtype=np.float64) for name in _NUMERIC_FIELDS}
     df = columns["degrees_of_freedom"]
     measured = np.where(df > 0, columns["noise_squared"], 0.0)
-    pooled = fsum(df * measured) / float(df.sum()) if df.sum() > 0 else np.nan
+    own_pooled = fsum(df * measured) / float(df.sum()) if df.sum() > 0 else np.nan
+    pooled = own_pooled if np.isnan(pooled_noise) else pooled_noise**2
     prior = PRIOR_DEGREES_OF_FREEDOM
     shrunk = (prior * launch_noise**2 + df * measured) / (prior + df)
     noise_squared = np.where(df > 0, shrunk, np.fmax(launch_noise**2, pooled))
@@ -224,7 +228,7 @@ def combine(summaries: pd.DataFrame, launch_noise: float, confidence: float) -> 
         measured_noise=np.sqrt(columns["noise_squared"]),
     )
     kernels = kernels.assign(**_kernel_status(summaries, single))
-    total = _total(kernels, variance, prior_variance, df, np.sqrt(pooled), confidence)
+    total = _total(kernels, variance, prior_variance, df, np.sqrt(own_pooled), confidence)
     return Combined(kernels, total)
 
 

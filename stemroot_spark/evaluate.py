@@ -91,6 +91,10 @@ def evaluate(
     run = require_run(warehouse, request.run_id)
     other = require_run(warehouse, request.against_run_id) if request.against_run_id else None
     repeat = require_run(warehouse, request.repeat_run_id) if request.repeat_run_id else None
+    if request.repeat_run_id in (request.run_id, request.against_run_id) and repeat is not None:
+        raise UsageError(
+            f"--repeat-run-id {request.repeat_run_id} is the run itself or the one to score against; give a third run"
+        )
     population: Population | None = None
     if request.features:
         population = collect(warehouse, request.run_id, config)
@@ -146,6 +150,7 @@ def evaluate(
                     launch_noise=launch_noise,
                     rho=config.plan.worst_case_factor,
                     seed=config.plan.seed,
+                    measures_noise=config.plan.launch_noise == "auto",
                 ),
                 draws=config.evaluate.draws,
                 y_ns=None if matched is None else matched.y_ns,

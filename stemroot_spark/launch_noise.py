@@ -5,9 +5,9 @@ divided by what these quantiles are apart in a normal sample of the same size (e
 1958).
 
 A ratio to a second profile is what a ratio to a simulation would be if it were another run: its spread is taken as it
-is, and only matters to intervals, since plans from two profiles read variances off the second. Noise from iterations
-goes into plans too, and a simulator that repeats itself has none of its own: a ratio holds the noise of two launches, a
-difference of two ratios that of four, and the spread of one launch is smaller by the root of that number.
+is. It matters to intervals and to launches without partner; plans from two profiles read variances off the second.
+Noise from iterations goes into plans, and a simulator that repeats itself has none of its own: a ratio holds the noise
+of two launches, a difference of two ratios that of four, and the spread of one launch is smaller by the root of that.
 
 A second profile repeats the very same work, so that every kernel counts by its time. An iteration repeats it with other
 inputs, and a kernel may take another path through its code: that is no noise, hence quartiles, and the median kernel.

@@ -18,7 +18,7 @@ from stemroot_spark.first_launches import STEPS, first_steps
 from stemroot_spark.local_rows import local_rows
 
 FIRST_LAUNCHES, PHASE, RANK_GROUP = "first-launches", "phase", "rank-group"
-_NAMES = ["kernel_id", "key", "part", "part_key"]
+_NAMES = ["kernel_id", "key", "part", "part_name"]
 _UNKNOWN_PHASE = "(unknown)"
 # Ranks whose launches tell how many first ones differ.
 _RANKS = 8
@@ -29,7 +29,7 @@ class Parts:
     """``launches`` with a key in place of kernel_id; ``names`` says what the keys mean.
 
     names: a row per key with kernel_id, key, part, the condition on kernel_launches that the part is (None for the
-    whole kernel), and part_key, its name (of the phase, or the ranks as 0-7; None for the whole kernel).
+    whole kernel), and part_name, its name (of the phase, the ranks as 0-7, first or rest; None for the whole kernel).
     """
 
     launches: DataFrame
@@ -43,7 +43,7 @@ class Parts:
         joined = strata.rename(columns={"kernel_id": "key", "stratum_id": "key_stratum_id"}).assign(
             kernel_id=[kernel_id for kernel_id, *_ in found],
             part=pd.Series([part for _, part, _ in found], index=strata.index, dtype=object),
-            part_key=pd.Series([name for *_, name in found], index=strata.index, dtype=object),
+            part_name=pd.Series([name for *_, name in found], index=strata.index, dtype=object),
         )
         ordered = joined.sort_values(["kernel_id", "part", "key_stratum_id"], ignore_index=True)
         return ordered.assign(stratum_id=ordered.groupby("kernel_id").cumcount().astype("int32"))
@@ -71,7 +71,7 @@ def parts_of(launches: DataFrame, config: PlanConfig) -> Parts:
 
 
 def _phases(launches: DataFrame) -> Parts:
-    key = F.xxhash64("kernel_id", F.lit(PHASE), F.coalesce("phase", F.lit("")))
+    key = F.xxhash64("kernel_id", F.lit(PHASE), F.col("phase").isNull(), F.coalesce("phase", F.lit("")))
     found = launches.select("kernel_id", key.alias("key"), "phase").distinct().toPandas()
     if found["phase"].isna().all():
         raise UsageError("plan.strata_by is phase, but no launch of the run has one; plan without it")
@@ -79,7 +79,7 @@ def _phases(launches: DataFrame) -> Parts:
         "phase IS NULL" if phase is None else f"phase = {_quoted(phase)}"
         for phase in found["phase"].astype(object).where(found["phase"].notna(), None)
     ]
-    names = found.assign(part=part, part_key=found["phase"].fillna(_UNKNOWN_PHASE))
+    names = found.assign(part=part, part_name=found["phase"].fillna(_UNKNOWN_PHASE))
     return Parts(launches.withColumn("kernel_id", key), names[_NAMES])
 
 
@@ -90,7 +90,7 @@ def _rank_groups(launches: DataFrame, size: int) -> Parts:
     first = found["ranks"].astype("int64") * size
     names = found.assign(
         part=[f"rank >= {r} AND rank < {r + size}" for r in first],
-        part_key=[f"{r}-{r + size - 1}" if size > 1 else str(r) for r in first],
+        part_name=[f"{r}-{r + size - 1}" if size > 1 else str(r) for r in first],
     )
     return Parts(launches.withColumn("kernel_id", key), names[_NAMES])
 

@@ -185,12 +185,12 @@ def _strata_frame(warehouse: Warehouse, strata: pd.DataFrame) -> DataFrame:
     schema = (
         "kernel_id BIGINT, stratum_id INT, launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, "
         "n_population BIGINT, n_samples BIGINT, mean_ns DOUBLE, stddev_ns DOUBLE, model_stddev_ns DOUBLE, depth INT, "
-        "design STRING, part STRING, part_key STRING"
+        "design STRING, part STRING, part_name STRING"
     )
     names = [column.strip().split(" ")[0] for column in schema.split(",")]
     # The published method may ask for more launches than there are; the draw has no more to give.
     capped = strata.assign(n_samples=strata[["n_samples", "n_population"]].min(axis=1))
-    absent = {"design": EXPANSION, "part": None, "part_key": None}
+    absent = {"design": EXPANSION, "part": None, "part_name": None}
     capped = capped.assign(**{name: v for name, v in absent.items() if name not in capped.columns})
     rows = zip(*[capped[name].tolist() for name in names], strict=True)
     return local_rows(warehouse.spark, rows, schema)

@@ -20,7 +20,7 @@ from stemroot_spark.progress import log, stage
 from stemroot_spark.tables import JobWrites, Warehouse
 
 SUMMARY_SCHEMA = (
-    "kernel_id BIGINT, part_key STRING, method STRING, estimate DOUBLE, answered_estimate DOUBLE, factor DOUBLE, "
+    "kernel_id BIGINT, part_name STRING, method STRING, estimate DOUBLE, answered_estimate DOUBLE, factor DOUBLE, "
     "noise_squared DOUBLE, degrees_of_freedom BIGINT, n_population BIGINT, n_drawn BIGINT, n_answered BIGINT, "
     "profile_total_ns BIGINT, profile_variance DOUBLE, noise_weight DOUBLE, is_whole BOOLEAN, "
     "n_strata_unanswered BIGINT, unanswered_time_share DOUBLE, n_strata_unsampled BIGINT, "
@@ -40,7 +40,7 @@ _PART_LEVELS = {PHASE: "phase", RANK_GROUP: "rank"}
 def reconstruct(
     warehouse: Warehouse, *, plan_id: str, results_id: str, replace: bool = False
 ) -> dict[str, Any]:
-    """Estimate the time of the workload and of each kernel from imported results, and return the summary.
+    """Estimate the time of the workload, of each kernel and of parts with strata of their own; return the summary.
 
     Raises UnknownIdError without the plan or the results, DataError where the results belong to another plan.
     """
@@ -59,12 +59,13 @@ def reconstruct(
         with stage("summarise kernels") as report:
             summaries = summarise_draws(draws, strata).toPandas()
             report.rows = len(summaries)
-        rows = _estimate_rows(_combined(summaries, plan), unit)
+        combined = _combined(summaries, plan)
+        rows = _estimate_rows(combined, unit)
         if plan["strata_by"] in _PART_LEVELS:
             with stage("summarise parts") as report:
                 parts = summarise_draws(draws, strata, by_part=True).toPandas()
                 report.rows = len(parts)
-            rows += _part_rows(parts, plan, unit)
+            rows += _part_rows(parts, plan, unit, combined.total.measured_noise)
         rows += _excluded_rows(warehouse, plan, unit)
         frame = local_rows(warehouse.spark, rows, _ROW_SCHEMA).withColumns(
             {
@@ -80,14 +81,14 @@ def reconstruct(
 
 def summarise_draws(draws: DataFrame, strata: DataFrame, *, by_part: bool = False) -> DataFrame:
     """One row of ``SUMMARY_SCHEMA`` per kernel, or part of one, from its draws (with values) and its strata."""
-    keys = ("kernel_id", "part_key") if by_part else ("kernel_id",)
+    keys = ("kernel_id", "part_name") if by_part else ("kernel_id",)
 
     def summarise(draw_rows: pd.DataFrame, stratum_rows: pd.DataFrame) -> pd.DataFrame:
         # A kernel to which the plan gave no sample has strata and no draws.
         first = stratum_rows.iloc[0]
         row = {
             "kernel_id": first["kernel_id"],
-            "part_key": first["part_key"] if by_part else None,
+            "part_name": first["part_name"] if by_part else None,
             "method": _joined(stratum_rows["design"]),
             **summarise_kernel(draw_rows, stratum_rows)._asdict(),
         }
@@ -132,7 +133,7 @@ def _draws_and_strata(warehouse: Warehouse, plan_id: str, results_id: str) -> tu
         .where(of_plan)
         .select(
             "kernel_id",
-            "part_key",
+            "part_name",
             "stratum_id",
             "n_population",
             "n_samples",
@@ -142,7 +143,7 @@ def _draws_and_strata(warehouse: Warehouse, plan_id: str, results_id: str) -> tu
         )
     )
     # Under another name: Spark finds a key that two frames grouped together got from one table ambiguous.
-    parts = strata.select("kernel_id", "stratum_id", F.col("part_key").alias("part"))
+    parts = strata.select("kernel_id", "stratum_id", F.col("part_name").alias("part"))
     values = (
         warehouse.read("simulation_results")
         .where((F.col("results_id") == results_id) & (F.col("status") == "ok"))
@@ -158,9 +159,9 @@ def _draws_and_strata(warehouse: Warehouse, plan_id: str, results_id: str) -> tu
     return draws, strata
 
 
-def _combined(summaries: pd.DataFrame, plan: dict[str, Any]) -> Combined:
+def _combined(summaries: pd.DataFrame, plan: dict[str, Any], pooled_noise: float = np.nan) -> Combined:
     ordered = summaries.sort_values("kernel_id", ignore_index=True)
-    return combine(ordered, plan["launch_noise"], plan["confidence"])
+    return combine(ordered, plan["launch_noise"], plan["confidence"], pooled_noise=pooled_noise)
 
 
 def _estimate_rows(combined: Combined, unit: str) -> list[tuple[Any, ...]]:
@@ -171,11 +172,14 @@ def _estimate_rows(combined: Combined, unit: str) -> list[tuple[Any, ...]]:
     return [_sum_row("total", "total", combined, unit), *kernels]
 
 
-def _part_rows(parts: pd.DataFrame, plan: dict[str, Any], unit: str) -> list[tuple[Any, ...]]:
+def _part_rows(
+    parts: pd.DataFrame, plan: dict[str, Any], unit: str, pooled_noise: float
+) -> list[tuple[Any, ...]]:
+    """Rows of phases or groups of ranks; where a kernel has one draw in each, the noise over all of them counts."""
     level = _PART_LEVELS[plan["strata_by"]]
     return [
-        _sum_row(level, str(key), _combined(mine, plan), unit)
-        for key, mine in parts.groupby("part_key", sort=True)
+        _sum_row(level, str(key), _combined(mine, plan, pooled_noise), unit)
+        for key, mine in parts.groupby("part_name", sort=True)
     ]
 
 

@@ -41,7 +41,10 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Options:
-    """What methods aim at. factor_spread, launch_noise and rho are those of the optimal planner."""
+    """What methods aim at. factor_spread, launch_noise and rho are those of the optimal planner.
+
+    measures_noise: whether a method that can measure the launch noise uses what it finds instead.
+    """
 
     epsilon: float = 0.05
     confidence: float = 0.95
@@ -49,6 +52,7 @@ class Options:
     launch_noise: float = 0.03
     rho: float = 2.0
     seed: int = 1
+    measures_noise: bool = True
 
 
 class Design(NamedTuple):
@@ -77,7 +81,9 @@ def two_profiles(population: Population, options: Options, *, guarantee: str) ->
     repeat = population.repeat_ns
     if repeat is None:
         raise CannotRunError("needs a second profile of the workload (--repeat-run-id)")
-    noise = noise_of_second_profile(ranges_of_pairs(population.kernel_id, population.x, repeat))
+    noise = None
+    if options.measures_noise:
+        noise = noise_of_second_profile(ranges_of_pairs(population.kernel_id, population.x, repeat))
     settled = options if noise is None else replace(options, launch_noise=noise)
     pairs = [
         paired_histogram_of(

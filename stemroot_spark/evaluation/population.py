@@ -156,6 +156,12 @@ class Population:
         """The same launches with what a second profile of the workload took; DataError where none has a partner."""
         return replace(self, repeat_ns=np.nan_to_num(partner_ns(self, repeat)).astype(np.int64))
 
+    def repeated(self) -> Population:
+        """The same launches with the durations of the second profile, where there is one and it has them."""
+        if self.repeat_ns is None:
+            return self
+        return replace(self, duration_ns=np.where(self.repeat_ns > 0, self.repeat_ns, self.duration_ns))
+
     def with_features(self, features: Features) -> Population:
         """The same launches with other features."""
         return replace(self, features=features)

@@ -59,7 +59,10 @@ class Protocol:
 
 
 class Evaluated(NamedTuple):
-    """One method under one protocol: a score, or why there is none (status cannot_run)."""
+    """One method under one protocol: a score, or why there is none (status cannot_run).
+
+    launch_noise: prior of its interval.
+    """
 
     method: str
     guarantee: str | None
@@ -67,6 +70,7 @@ class Evaluated(NamedTuple):
     status: str
     reason: str | None
     score: Score | None
+    launch_noise: float | None
     n_strata: int | None
     planning_seconds: float | None
     seconds: float | None
@@ -85,6 +89,7 @@ class Evaluated(NamedTuple):
             "status": self.status,
             "reason": self.reason,
             **figures,
+            **({} if self.launch_noise is None else {"launch_noise": self.launch_noise}),
             "n_strata": self.n_strata,
             "planning_seconds": self.planning_seconds,
             "seconds": self.seconds,
@@ -148,7 +153,8 @@ def _evaluated(
     elif problem is not None:
         problem = f"cannot run: {problem}"
     if design is None or problem is not None:
-        return Evaluated(*head, "cannot_run", problem, None, None, None, None)
+        return Evaluated(*head, "cannot_run", problem, None, None, None, None, None)
+    noise = options.launch_noise if design.launch_noise is None else design.launch_noise
     started = time.perf_counter()
     result = score(
         population,
@@ -156,12 +162,12 @@ def _evaluated(
         outcome,
         epsilon=options.epsilon,
         confidence=options.confidence,
-        launch_noise=options.launch_noise if design.launch_noise is None else design.launch_noise,
+        launch_noise=noise,
         draws=draws,
         seed=options.seed,
     )
     seconds = time.perf_counter() - started
-    return Evaluated(*head, "ok", design.reason, result, design.n_strata, planning_seconds, seconds)
+    return Evaluated(*head, "ok", design.reason, result, noise, design.n_strata, planning_seconds, seconds)
 
 
 def _outcome(population: Population, protocol: Protocol, y_ns: FloatArray | None) -> Outcome:
@@ -172,7 +178,7 @@ def _outcome(population: Population, protocol: Protocol, y_ns: FloatArray | None
     if protocol.outcome == "modes":
         return SwappedModes(population, protocol.parameter)
     groups = population.kernels[1] if protocol.outcome == "kernel" else population.configurations
-    return FactorOutcome(population, groups, protocol.parameter)
+    return FactorOutcome(population.repeated(), groups, protocol.parameter)
 
 
 def _number(text: str) -> float | None:

@@ -33,8 +33,9 @@ _CLOSE_ERRORS = 3.0
 _MORE_DRAWS = 16_000
 MAX_ROUNDS = 12
 _LEAST_SHRINK, _MOST_SHRINK = 0.01, 0.5
-# A coverage this far above the confidence was bought too dear: bisected back, until the epsilons are this close.
-_OVERSHOOT = 0.01
+# A coverage above the confidence by this share of the misses allowed was bought too dear: bisected back, until the
+# epsilons are this close.
+_OVERSHOOT = 0.2
 _CLOSE_EPSILONS = 1.02
 _MAX_BISECTIONS = 5
 
@@ -109,7 +110,7 @@ def _less_dear(
     """The largest epsilon found between one that reaches the confidence by far and one that fails."""
     for _ in range(_MAX_BISECTIONS):
         is_close = failed <= reached.epsilon * _CLOSE_EPSILONS
-        if is_close or reached.coverage.share <= confidence + _OVERSHOOT:
+        if is_close or reached.coverage.share <= confidence + _OVERSHOOT * (1.0 - confidence):
             break
         middle = tried(float(np.sqrt(failed * reached.epsilon)))
         if middle.reached:

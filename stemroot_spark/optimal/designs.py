@@ -64,6 +64,7 @@ class Designs(NamedTuple):
     pps_cost_ns: FloatArray
     pps_spread: FloatArray
     pps_most: FloatArray
+    may_be_pps: bool
 
 
 class PairedSolution(NamedTuple):
@@ -105,6 +106,8 @@ def designs_of(
         pps_cost_ns=_sums(cells.cross, start, stop) / x,
         pps_spread=pps,
         pps_most=np.floor(x / _largest(cells.profile, start, stop)),
+        # Without a single pair nothing shows that times are proportional.
+        may_be_pps=bool(cells.n_matched.any()),
     )
 
 
@@ -159,7 +162,7 @@ def _single_launch(whole: Designs, multiplier: float, least_ns: float, n_cells: 
     mean, n = float(whole.mean_ns[0]), float(whole.n[0])
     expansion = mean + multiplier * float(whole.spread[0]) * (n - 1.0) / n
     pps = float(whole.pps_cost_ns[0]) + multiplier * float(whole.pps_spread[0])
-    is_pps = pps < expansion * (1.0 - _RELATIVE_TIE)
+    is_pps = whole.may_be_pps and pps < expansion * (1.0 - _RELATIVE_TIE)
     value = pps if is_pps else expansion
     if value > mean + least_ns:
         return None
@@ -180,7 +183,7 @@ def _solve(intervals: Intervals, designs: Designs, multiplier: float) -> PairedS
     ratio = multiplier * designs.pps_spread / designs.pps_cost_ns
     pps_samples = np.clip(np.ceil((np.sqrt(1.0 + 4.0 * ratio) - 1.0) / 2.0), 1.0, designs.pps_most)
     pps_costs = pps_samples * designs.pps_cost_ns + multiplier * designs.pps_spread / pps_samples
-    is_pps = pps_costs < costs * (1.0 - _RELATIVE_TIE)
+    is_pps = (pps_costs < costs * (1.0 - _RELATIVE_TIE)) & designs.may_be_pps
     best, chosen = forward(intervals, np.where(is_pps, pps_costs, costs))
     picked = []
     position = best.size - 1

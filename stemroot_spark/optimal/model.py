@@ -21,13 +21,15 @@ class PlanningModel:
 
     factor_spread and launch_noise are the relative standard deviations of f_c and e_i, both of mean 1 and
     independent. use_configurations: strata respect launch configurations, else they are cut by duration alone.
-    max_cells bounds the cells of one kernel, and with them time and memory.
+    max_cells bounds the cells of one kernel, and with them time and memory. repeat_noise: relative spread between two
+    profiles that is assumed of launches which the second one lacks; no part of the model of one profile.
     """
 
     factor_spread: float = 0.0
     launch_noise: float = 0.0
     use_configurations: bool = False
     max_cells: int = DEFAULT_MAX_CELLS
+    repeat_noise: float = 0.03
 
     def __post_init__(self) -> None:
         if not (0.0 <= self.factor_spread < np.inf and 0.0 <= self.launch_noise < np.inf):
@@ -64,5 +66,5 @@ def planning_model(
     if guarantee not in GUARANTEES:
         raise DataError(f"guarantee {guarantee!r} is not one of {', '.join(GUARANTEES)}")
     if guarantee == "transfer":
-        return PlanningModel(factor_spread, launch_noise, use_configurations=True, max_cells=max_cells)
-    return PlanningModel(max_cells=max_cells)
+        return PlanningModel(factor_spread, launch_noise, True, max_cells, launch_noise)
+    return PlanningModel(max_cells=max_cells, repeat_noise=launch_noise)

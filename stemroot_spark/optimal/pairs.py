@@ -93,7 +93,7 @@ class PairedCells(NamedTuple):
     """Ordered cells of x, the same cells of x2, and the sums that only pairs have, shape (cells,).
 
     relative_variance: the kernel's X R / Y^2 - 1 over its matched launches (R = sum x2^2 / x), the squared relative
-    spread of x2 around what is proportional to x.
+    spread of x2 around what is proportional to x; shrunk as fill_unmatched says.
     """
 
     profile: OrderedCells
@@ -151,7 +151,7 @@ def paired_buckets(frame: pd.DataFrame, model: PlanningModel) -> tuple[PairedBuc
     low, high = columns["min_ns"].astype(np.int64), columns["max_ns"].astype(np.int64)
     m2 = np.maximum(squares - (sums - n * reference).astype(np.float64) ** 2 / n, 0.0)
     first = Buckets(config, n, sums, np.where(low == high, 0.0, m2), low, high)
-    filled, relative_variance = fill_unmatched(first, reference, columns, model.launch_noise)
+    filled, relative_variance = fill_unmatched(first, reference, columns, model.repeat_noise)
     buckets = filled.at(np.lexsort((first.min_ns, first.config)))
     starts = np.ones(n.size, dtype=np.bool_)
     starts[1:] = (np.diff(buckets.first.config) != 0) | (buckets.first.min_ns[1:] > buckets.first.max_ns[:-1])
@@ -159,12 +159,13 @@ def paired_buckets(frame: pd.DataFrame, model: PlanningModel) -> tuple[PairedBuc
 
 
 def fill_unmatched(
-    first: Buckets, reference: IntArray, columns: dict[str, npt.NDArray[np.generic]], launch_noise: float
+    first: Buckets, reference: IntArray, columns: dict[str, npt.NDArray[np.generic]], repeat_noise: float
 ) -> tuple[PairedBuckets, float]:
     """Pair sums of all launches of the buckets, and the kernel's relative variance v.
 
     A launch without a partner stays in the population: it counts with x2 = f x on average, f = Y / X of the kernel's
-    matched launches, and with E[x2^2] = f^2 x^2 (1 + v). Without any match f = 1 and v = launch_noise^2.
+    matched launches, and with E[x2^2] = f^2 x^2 (1 + v). v is shrunk towards repeat_noise^2, worth
+    PRIOR_DEGREES_OF_FREEDOM: one match says nothing of a spread. Without any f = 1.
     """
     matched, x_matched = (columns[k].astype(np.int64) for k in ("n_matched", "matched_sum_ns"))
     y = columns["repeat_sum_ns"].astype(np.float64)
@@ -172,11 +173,13 @@ def fill_unmatched(
         columns[k].astype(np.float64) for k in ("repeat_sum_sq", "cross_sum_sq", "difference_ns")
     )
     total_x, total_y = float(x_matched.sum()), float(y.sum())
-    f, v = 1.0, launch_noise**2
+    f, v = 1.0, 0.0
     if total_x > 0:
         f = total_y / total_x
         # X R - Y^2 = X Q - (X - Y)^2, which loses nothing while x2 is near x.
         v = max((total_x * float(difference.sum()) - (total_x - total_y) ** 2) / total_y**2, 0.0)
+    degrees = max(float(matched.sum()) - 1.0, 0.0)
+    v = (degrees * v + PRIOR_DEGREES_OF_FREEDOM * repeat_noise**2) / (degrees + PRIOR_DEGREES_OF_FREEDOM)
     x = first.sum_ns.astype(np.float64)
     n_left, x_left = (first.n - matched).astype(np.float64), x - x_matched
     y_left = f * x_left

@@ -166,6 +166,9 @@ def test_what_cannot_be_evaluated_is_refused_and_nothing_is_written(nights: Jobs
         _evaluate(nights, "x", run_id="nights")
     with pytest.raises(UsageError, match="against-run-id"):
         _evaluate(nights, "x", protocols=("P1",))
+    for other in ("night", "later"):
+        with pytest.raises(UsageError, match="give a third run"):
+            _evaluate(nights, "x", repeat_run_id=other, against_run_id="later")
     with pytest.raises(UsageError, match="no such file"):
         _evaluate(nights, "x", features=(str(scratch / "nowhere.csv"),))
     with pytest.raises(DataError, match="another shape than in the run"):

@@ -114,9 +114,9 @@ def test_parts_with_strata_of_their_own_get_estimates_of_their_own(
     assert (parts["ci_low"] <= parts["estimate"]).all()
     assert total["ci_low"] <= total["profile_total_ns"] <= total["ci_high"]
     sampled = fleet.jobs.table("sample_manifest", plan_id=plan_id).merge(
-        fleet.jobs.table("strata", plan_id=plan_id)[[*_STRATUM, "part_key"]], on=_STRATUM
+        fleet.jobs.table("strata", plan_id=plan_id)[[*_STRATUM, "part_name"]], on=_STRATUM
     )
-    expected = (sampled["weight"] * sampled["duration_ns"]).groupby(sampled["part_key"]).sum()
+    expected = (sampled["weight"] * sampled["duration_ns"]).groupby(sampled["part_name"]).sum()
     np.testing.assert_allclose(parts["estimate"].sort_index(), expected.sort_index(), rtol=1e-9)
     assert set(parts["method"]) == {"expansion"}
 

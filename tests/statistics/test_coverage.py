@@ -21,6 +21,7 @@ from stemroot_spark.root import split_kernel
 
 EPSILON, CONFIDENCE = 0.05, 0.95
 NIGHTS = 300
+SEED = 77
 SPEC = FleetSpec(ranks=2, layers=2, iterations=12, seed=20251, launch_noise=0.02)
 
 
@@ -134,3 +135,48 @@ def test_intervals_fall_short_when_nights_are_much_noisier_than_the_plan_says(pl
     share, error = coverage(hits)
     print(f"launch noise 0.4 against a stated 0.005, nights 1..100: coverage {share:.3f} +- {error:.3f}")
     assert share < 0.94
+
+
+def test_intervals_of_parts_know_the_noise_that_all_parts_show_together() -> None:
+    """Eight kernels with one draw in each of four parts; launches differ by 0.15 where 0.03 was assumed."""
+    rng = np.random.default_rng(SEED)
+    kernels, parts, size, noise, rounds = 8, 4, 200, 0.15, 30
+    hits = []
+    for _ in range(rounds):
+        x = np.rint(1e5 * np.exp(0.02 * rng.standard_normal((kernels, parts, size))))
+        y = x * (1.0 + noise * rng.standard_normal(x.shape))
+        drawn = rng.integers(0, size, (kernels, parts))
+        strata = [
+            pd.DataFrame(
+                {
+                    "stratum_id": np.arange(parts),
+                    "n_population": size,
+                    "n_samples": 1,
+                    "mean_ns": x[k].mean(axis=1),
+                    "stddev_ns": x[k].std(axis=1, ddof=1),
+                }
+            )
+            for k in range(kernels)
+        ]
+        draws = [
+            pd.DataFrame(
+                {
+                    "stratum_id": np.arange(parts),
+                    "duration_ns": x[k, range(parts), drawn[k]],
+                    "value": y[k, range(parts), drawn[k]],
+                }
+            )
+            for k in range(kernels)
+        ]
+        whole = [summarise_kernel(d, s)._asdict() for d, s in zip(draws, strata, strict=True)]
+        shown = combine(pd.DataFrame(whole), 0.03, CONFIDENCE).total.measured_noise
+        for part in range(parts):
+            own = [
+                summarise_kernel(d[d["stratum_id"] == part], s[s["stratum_id"] == part])._asdict()
+                for d, s in zip(draws, strata, strict=True)
+            ]
+            total = combine(pd.DataFrame(own), 0.03, CONFIDENCE, pooled_noise=shown).total
+            hits.append(total.ci_low <= y[:, part].sum() <= total.ci_high)
+    share, error = float(np.mean(hits)), float(np.sqrt(0.05 * 0.95 / len(hits)))
+    print(f"seed {SEED}: coverage of parts {share:.3f} +- {error:.3f}")
+    assert share >= 0.95 - 3 * error

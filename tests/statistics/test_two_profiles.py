@@ -68,7 +68,9 @@ def test_designs_of_intervals_are_those_of_their_launches(factor_spread: float) 
     starts, stops = (np.array(side) for side in zip(*runs, strict=True))
     v = cells.relative_variance
     x, y = kernel.x.astype(np.float64), kernel.x2.astype(np.float64)
-    assert v == pytest.approx(x.sum() * (y**2 / x).sum() / y.sum() ** 2 - 1, rel=1e-6)
+    own = x.sum() * (y**2 / x).sum() / y.sum() ** 2 - 1
+    degrees, prior = x.size - 1, PRIOR_DEGREES_OF_FREEDOM
+    assert v == pytest.approx((degrees * own + prior * 0.03**2) / (degrees + prior), rel=1e-6)
     for exact in (False, True):
         designs = designs_of(cells, starts, stops, model, exact=exact)
         for h, (start, stop) in enumerate(runs):
@@ -120,7 +122,10 @@ def test_a_launch_without_partner_counts_as_the_kernel_leads_to_expect() -> None
 
 def test_without_any_partner_the_noise_of_the_model_stands_in() -> None:
     kernel = _kernel(unmatched=1.0)
-    assert _cells(kernel, PlanningModel(0.0, 0.07, use_configurations=True)).relative_variance == 0.07**2
+    assert (
+        _cells(kernel, PlanningModel(0.0, 0.0, use_configurations=True, repeat_noise=0.07)).relative_variance
+        == 0.07**2
+    )
 
 
 def test_rows_of_a_solution_give_its_dual_value() -> None:
@@ -287,6 +292,17 @@ def test_per_kernel_binds_every_kernel_on_the_second_night() -> None:
     assert mean >= 0.95
     # The least of many binomial shares of a true 0.95: four standard errors.
     assert worst >= 0.95 - 4 * np.sqrt(0.05 * 0.95 / draws)
+
+
+@pytest.mark.parametrize("guarantee", ["transfer", "per-kernel", "worst-case"])
+@pytest.mark.parametrize("partners", [0, 1, 3])
+def test_few_partners_do_not_make_a_kernel_exact(guarantee: str, partners: int) -> None:
+    rng = np.random.default_rng(SEED)
+    x = np.rint(np.exp(11 + 0.8 * rng.standard_normal(2_000))).astype(np.int64)
+    x2 = np.where(np.arange(x.size) < partners, x, 0)
+    plan = plan_pairs(paired_histogram_of(x, x2).assign(kernel_id=1), PlanOptions(guarantee=guarantee))
+    assert plan.planned_relative_error > 0.02
+    assert plan.strata["is_pps"].any() == (partners > 0)
 
 
 def test_worst_case_holds_where_factors_of_kernels_are_worst() -> None:
