@@ -15,9 +15,8 @@ from stemroot_spark.optimal.near import cells_alternatives
 from stemroot_spark.optimal.plan import (
     OptimalPlan,
     PlanOptions,
-    plan_from_kernels,
+    plan_in_process,
     plan_kernel_alone,
-    plan_together,
 )
 from stemroot_spark.optimal.programme import Solved, cells_frontier, solution_rows
 
@@ -27,11 +26,7 @@ def plan_histogram(histogram: pd.DataFrame, options: PlanOptions) -> OptimalPlan
 
     histogram: kernel_id, launch_config_id (for `transfer`) and HISTOGRAM_COLUMNS. DataError for bad rows or options.
     """
-    work = LocalWork.of_histogram(histogram, options.model)
-    if options.guarantee != "per-kernel":
-        return plan_together(work, options)
-    parts = [plan_kernel_alone(kernel, options) for kernel in work.kernels()]
-    return plan_from_kernels(pd.concat(parts, ignore_index=True), options)
+    return plan_in_process(LocalWork.of_histogram(histogram, options.model), options)
 
 
 def plan_kernel_frame(frame: pd.DataFrame, options: PlanOptions) -> pd.DataFrame:

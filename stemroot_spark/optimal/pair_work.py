@@ -22,9 +22,8 @@ from stemroot_spark.optimal.pairs import PairedBuckets, paired_buckets, paired_c
 from stemroot_spark.optimal.plan import (
     OptimalPlan,
     PlanOptions,
-    plan_from_kernels,
+    plan_in_process,
     plan_kernel_alone,
-    plan_together,
 )
 
 FloatArray = npt.NDArray[np.float64]
@@ -41,11 +40,7 @@ def plan_pairs(pairs: pd.DataFrame, options: PlanOptions) -> OptimalPlan:
     pairs: kernel_id and the columns of stemroot_spark.optimal.pairs. Times of the plan are those of the second
     profile, its strata have the columns of PAIRED_SCHEMA besides. DataError for bad rows or options.
     """
-    work = PairedWork.of_pairs(pairs, options.model)
-    if options.guarantee != "per-kernel":
-        return plan_together(work, options)
-    parts = [plan_kernel_alone(kernel, options) for kernel in work.kernels()]
-    return plan_from_kernels(pd.concat(parts, ignore_index=True), options)
+    return plan_in_process(PairedWork.of_pairs(pairs, options.model), options)
 
 
 def plan_pairs_of_kernel(frame: pd.DataFrame, options: PlanOptions) -> pd.DataFrame:

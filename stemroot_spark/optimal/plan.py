@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -94,6 +94,13 @@ class Work(Evaluator, Protocol):
         """Sum over kernels, draw by draw, of simulate_kernel scaled by the kernel's factor (1 where missing)."""
 
 
+class LocalKernels(Work, Protocol):
+    """A Work in this process, which can be taken apart."""
+
+    def kernels(self) -> Sequence[Work]:
+        """A Work over each kernel alone."""
+
+
 @dataclass(frozen=True)
 class OptimalPlan:
     """A plan ready for the tables. Times in ns, errors relative to the total.
@@ -129,6 +136,14 @@ class OptimalPlan:
     def optimality_gap(self) -> float:
         """Share of the expected sampled time by which the optimum may be cheaper."""
         return max(0.0, 1.0 - self.lower_bound_ns / self.sampled_time_ns)
+
+
+def plan_in_process(work: LocalKernels, options: PlanOptions) -> OptimalPlan:
+    """Plan of all kernels under any guarantee, in this process; DataError for options outside their domain."""
+    if options.guarantee != "per-kernel":
+        return plan_together(work, options)
+    parts = [plan_kernel_alone(kernel, options) for kernel in work.kernels()]
+    return plan_from_kernels(pd.concat(parts, ignore_index=True), options)
 
 
 def plan_together(work: Work, options: PlanOptions) -> OptimalPlan:
