@@ -26,7 +26,7 @@ from stemroot_spark.evaluation.population import Matched
 from stemroot_spark.evaluation.protocols import Evaluated, Protocol, evaluate
 from stemroot_spark.evaluation.score import Score
 from stemroot_spark.evaluation.suite import summarise
-from stemroot_spark.optimal.local import plan_histogram
+from stemroot_spark.optimal.histogram_kernel import plan_histogram
 from stemroot_spark.optimal.plan import PlanOptions
 from tests import traces
 

@@ -18,10 +18,10 @@ import pandas as pd
 
 from stemroot_spark.histogram import cells_from_histogram, histogram_of
 from stemroot_spark.optimal.calibration import Coverage, coverage_of
-from stemroot_spark.optimal.local import LocalWork, plan_histogram
+from stemroot_spark.optimal.histogram_kernel import HISTOGRAMS, plan_histogram
+from stemroot_spark.optimal.local import LocalWork
 from stemroot_spark.optimal.model import GUARANTEES, PlanningModel
 from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions, worst_corner
-from stemroot_spark.optimal.programme import kernel_frontier
 from stemroot_spark.root import split_kernel
 from tests import traces
 
@@ -56,7 +56,7 @@ def published_cost(histogram: pd.DataFrame, epsilon: float = 0.05) -> float:
 def coverage(histogram: pd.DataFrame, plan: OptimalPlan, model: PlanningModel) -> Coverage:
     """Coverage of a plan under a model; under the worst corner where the plan is made for it."""
     factors = worst_corner(plan.strata, plan.options.rho) if plan.options.guarantee == "worst-case" else {}
-    work = LocalWork.of_histogram(histogram, model)
+    work = LocalWork.of_rows(histogram, HISTOGRAMS, model)
     draws = work.simulate(plan.strata, factors, seed=SEED, first=0, draws=DRAWS)
     error, total = (draws[name].to_numpy(dtype=np.float64) for name in ("error_ns", "total_ns"))
     return coverage_of(error, total, plan.options.epsilon, plan.options.confidence)
@@ -67,7 +67,7 @@ def least_kernel_coverage(histogram: pd.DataFrame, plan: OptimalPlan) -> Coverag
     found = []
     for kernel, rows in histogram.groupby("kernel_id"):
         strata = plan.strata[plan.strata["kernel_id"] == kernel]
-        work = LocalWork.of_histogram(rows, plan.options.model)
+        work = LocalWork.of_rows(rows, HISTOGRAMS, plan.options.model)
         draws = work.simulate(strata, {}, seed=SEED, first=0, draws=DRAWS)
         error, total = (draws[name].to_numpy(dtype=np.float64) for name in ("error_ns", "total_ns"))
         found.append(coverage_of(error, total, plan.options.epsilon, plan.options.confidence))
@@ -192,10 +192,14 @@ def speed() -> None:
             total = float(histogram["sum_ns"].sum())
             highest = total / PlanOptions().bound(total)
             ladder = (highest * 4.0 ** -np.arange(14.0)).tolist()
-            model, options = PlanningModel(), PlanOptions(guarantee="total")
+            options = PlanOptions(guarantee="total")
+
+            def solved(histogram: pd.DataFrame, ladder: list[float], coarse: bool) -> pd.DataFrame:
+                return LocalWork.of_rows(histogram, HISTOGRAMS, PlanningModel()).frontier(ladder, coarse)
+
             works: dict[str, Callable[[], object]] = {
-                "ladder of 14, 512 cells": partial(kernel_frontier, histogram, ladder, model),
-                "ladder of 14, coarse cells": partial(kernel_frontier, histogram, ladder, model, coarse=True),
+                "ladder of 14, 512 cells": partial(solved, histogram, ladder, False),
+                "ladder of 14, coarse cells": partial(solved, histogram, ladder, True),
                 "calibrated plan": partial(plan_histogram, histogram, options),
             }
             for what, work in works.items():

@@ -202,8 +202,7 @@ def combine(
     own_pooled = fsum(df * measured) / float(df.sum()) if df.sum() > 0 else np.nan
     pooled = own_pooled if np.isnan(pooled_noise) else pooled_noise**2
     prior = PRIOR_DEGREES_OF_FREEDOM
-    shrunk = (prior * launch_noise**2 + df * measured) / (prior + df)
-    noise_squared = np.where(df > 0, shrunk, np.fmax(launch_noise**2, pooled))
+    noise_squared = shrunk_noise_squared(measured, df, launch_noise, pooled)
     from_prior = np.where(df > 0, prior * launch_noise**2 / (prior + df), noise_squared)
 
     scale = columns["factor"] ** 2
@@ -213,7 +212,7 @@ def combine(
     own_variance = np.where(single, np.nan, variance)
 
     estimate = columns["estimate"]
-    half_width = _half_width(own_variance, prior + df, confidence)
+    half_width = half_width_of(own_variance, prior + df, confidence)
     kernels = summaries.drop(columns=list(KernelSummary._fields)).reset_index(drop=True)
     kernels = kernels.assign(
         estimate=estimate,
@@ -230,6 +229,25 @@ def combine(
     kernels = kernels.assign(**_kernel_status(summaries, single))
     total = _total(kernels, variance, prior_variance, df, np.sqrt(own_pooled), confidence)
     return Combined(kernels, total)
+
+
+def shrunk_noise_squared(
+    measured: FloatArray, df: FloatArray, launch_noise: float, pooled: FloatArray | float
+) -> FloatArray:
+    """phi^2 of kernels, shape (..., kernels): phi_k^2 measured by df draws drawn towards the assumed launch noise.
+
+    Kernels with df = 0 have pooled where it exceeds the assumed one; NaN for no pooled one.
+    """
+    assumed = launch_noise**2
+    shrunk = (PRIOR_DEGREES_OF_FREEDOM * assumed + df * measured) / (PRIOR_DEGREES_OF_FREEDOM + df)
+    noise_squared: FloatArray = np.where(df > 0, shrunk, np.fmax(assumed, pooled))
+    return noise_squared
+
+
+def half_width_of(variance: FloatArray, df: FloatArray, confidence: float) -> FloatArray:
+    """t sqrt(V) for arrays of one shape, exactly 0 without variance (where the degrees of freedom may be undefined)."""
+    quantile: FloatArray = np.asarray(stdtrit(df, (1.0 + confidence) / 2.0), dtype=np.float64)
+    return np.where(variance == 0.0, 0.0, quantile * np.sqrt(variance))
 
 
 _NUMERIC_FIELDS = (
@@ -257,7 +275,7 @@ def _total(
     nu = np.array([np.nan])
     if total_variance[0] > 0:
         nu = total_variance**2 / fsum(variance**2 / (PRIOR_DEGREES_OF_FREEDOM + df))
-    half_width = float(_half_width(total_variance, nu, confidence)[0])
+    half_width = float(half_width_of(total_variance, nu, confidence)[0])
     absent = int(kernels["estimate"].isna().sum())
     incomplete = int((kernels["status"] == "incomplete").sum())
     reason = f"{incomplete} of {len(kernels)} kernels lack results" if incomplete else None
@@ -283,12 +301,6 @@ def _total(
         status="incomplete" if incomplete else "ok",
         reason=reason,
     )
-
-
-def _half_width(variance: FloatArray, df: FloatArray, confidence: float) -> FloatArray:
-    """t sqrt(V), exactly 0 without variance (where the degrees of freedom may be undefined)."""
-    quantile: FloatArray = np.asarray(stdtrit(df, (1.0 + confidence) / 2.0), dtype=np.float64)
-    return np.where(variance == 0.0, 0.0, quantile * np.sqrt(variance))
 
 
 def _share(part: FloatArray, whole: FloatArray) -> FloatArray:

@@ -10,48 +10,63 @@ from pyspark.sql import functions as F
 
 from stemroot_spark.config import PlanConfig
 from stemroot_spark.local_rows import local_rows
-from stemroot_spark.optimal.calibration import DRAWS_SCHEMA, simulate_kernel
-from stemroot_spark.optimal.local import plan_histogram, plan_kernel_frame
+from stemroot_spark.optimal.calibration import DRAWS_SCHEMA
+from stemroot_spark.optimal.histogram_kernel import HISTOGRAMS, plan_histogram
+from stemroot_spark.optimal.local import KernelKind, LocalWork
 from stemroot_spark.optimal.model import PlanningModel
-from stemroot_spark.optimal.near import kernel_alternatives
 from stemroot_spark.optimal.plan import (
-    ALONE_SCHEMA,
     OptimalPlan,
     PlanOptions,
     plan_from_kernels,
+    plan_kernel_alone,
     plan_together,
 )
-from stemroot_spark.optimal.programme import FRONTIER_SCHEMA, kernel_frontier
+from stemroot_spark.optimal.programme import column_names
 from stemroot_spark.planned import PlannedStrata, kernels_in_tasks
 
-_STRATA_SCHEMA = (
-    "kernel_id BIGINT, launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, n_population BIGINT, "
-    "n_samples BIGINT, factor DOUBLE"
-)
 
+class SparkWork:
+    """Passes over kernels of any number and size, each a grouped pandas UDF: a ``stemroot_spark.optimal.plan.Work``.
 
-class KernelPasses:
-    """Passes over rows of kernels (a histogram, or pairs), each a grouped pandas UDF.
-
-    What comes back to the driver grows with the kernels and their strata, not with the launches.
+    rows: those of the kind (a histogram, or pairs). What comes back to the driver grows with the kernels and their
+    strata, not with the launches.
     """
 
-    def __init__(self, rows: DataFrame) -> None:
+    def __init__(self, rows: DataFrame, kind: KernelKind, model: PlanningModel) -> None:
         self._rows = rows
+        self._kind = kind
+        self._model = model
 
-    def solved(self, solve: Callable[[pd.DataFrame], pd.DataFrame], schema: str) -> pd.DataFrame:
-        """Rows of all kernels by a function of the rows of one."""
-        return _collected(self._rows.groupBy("kernel_id").applyInPandas(solve, schema))
+    def frontier(self, multipliers: Sequence[float], coarse: bool) -> pd.DataFrame:
+        """Optimal strata of every kernel for each multiplier."""
+        ladder = tuple(multipliers)
+        return self._solved(lambda kernel: kernel.frontier(ladder, coarse), self._kind.solution_schema)
 
-    def simulated(
-        self,
-        simulate: Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame],
-        strata: pd.DataFrame,
-        schema: str,
+    def alternatives(self, multiplier: float, excess_ns: float) -> pd.DataFrame:
+        """Strata of every kernel near its optimum at the multiplier."""
+        return self._solved(
+            lambda kernel: kernel.alternatives(multiplier, excess_ns), self._kind.solution_schema
+        )
+
+    def planned_alone(self, options: PlanOptions) -> pd.DataFrame:
+        """``plan_kernel_alone`` of every kernel."""
+        return self._solved(lambda kernel: plan_kernel_alone(kernel, options), self._kind.alone_schema)
+
+    def simulate(
+        self, strata: pd.DataFrame, factors: Mapping[int, float], *, seed: int, first: int, draws: int
     ) -> pd.DataFrame:
-        """Draws summed over kernels, from rows and strata of each; whole ns, so that their order does not matter."""
-        names = [column.strip().split(" ")[0] for column in schema.split(",")]
-        plans = local_rows(self._rows.sparkSession, _plain_rows(strata, names), schema)
+        """Draws summed over kernels, in whole ns so that their order does not matter."""
+        kind, model = self._kind, self._model
+        schema = f"{kind.solution_schema}, factor DOUBLE"
+        kernel_factors = [factors.get(int(kernel), 1.0) for kernel in strata["kernel_id"]]
+        rows = _plain_rows(strata.assign(factor=kernel_factors), column_names(schema))
+        plans = local_rows(self._rows.sparkSession, rows, schema)
+
+        def simulate(frame: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+            scale = {int(own["kernel_id"].iloc[0]): float(own["factor"].iloc[0])}
+            work = LocalWork.of_rows(frame, kind, model)
+            return work.simulate(own, scale, seed=seed, first=first, draws=draws)
+
         return (
             self._rows.groupBy("kernel_id")
             .cogroup(plans.groupBy("kernel_id"))
@@ -62,48 +77,13 @@ class KernelPasses:
             .sort_values("draw", ignore_index=True)
         )
 
+    def _solved(self, solve: Callable[[LocalWork], pd.DataFrame], schema: str) -> pd.DataFrame:
+        kind, model = self._kind, self._model
 
-class SparkWork:
-    """Passes over all kernels of a histogram: a ``stemroot_spark.optimal.plan.Work``."""
+        def solved(frame: pd.DataFrame) -> pd.DataFrame:
+            return solve(LocalWork.of_rows(frame, kind, model))
 
-    def __init__(self, histogram: DataFrame, model: PlanningModel) -> None:
-        self._passes = KernelPasses(histogram)
-        self._model = model
-
-    def frontier(self, multipliers: Sequence[float], coarse: bool) -> pd.DataFrame:
-        """``kernel_frontier`` of every kernel."""
-        ladder, model = tuple(multipliers), self._model
-
-        def solve(frame: pd.DataFrame) -> pd.DataFrame:
-            return kernel_frontier(frame, ladder, model, coarse=coarse)
-
-        return self._passes.solved(solve, FRONTIER_SCHEMA)
-
-    def alternatives(self, multiplier: float, excess_ns: float) -> pd.DataFrame:
-        """``kernel_alternatives`` of every kernel."""
-        model = self._model
-
-        def solve(frame: pd.DataFrame) -> pd.DataFrame:
-            return kernel_alternatives(frame, multiplier, excess_ns, model)
-
-        return self._passes.solved(solve, FRONTIER_SCHEMA)
-
-    def simulate(
-        self, strata: pd.DataFrame, factors: Mapping[int, float], *, seed: int, first: int, draws: int
-    ) -> pd.DataFrame:
-        """Draws of ``simulate_kernel`` summed over kernels."""
-        model = self._model
-
-        def simulate(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-            factor = float(rows["factor"].iloc[0])
-            return simulate_kernel(frame, rows, model, seed=seed, first=first, draws=draws, factor=factor)
-
-        return self._passes.simulated(simulate, with_factors(strata, factors), _STRATA_SCHEMA)
-
-
-def with_factors(strata: pd.DataFrame, factors: Mapping[int, float]) -> pd.DataFrame:
-    """Strata with the factor of their kernel, 1 where there is none."""
-    return strata.assign(factor=[factors.get(int(kernel), 1.0) for kernel in strata["kernel_id"]])
+        return _collected(self._rows.groupBy("kernel_id").applyInPandas(solved, schema))
 
 
 def optimal_strata(histogram: DataFrame, n_kernels: int, config: PlanConfig) -> PlannedStrata:
@@ -119,7 +99,7 @@ def optimal_strata(histogram: DataFrame, n_kernels: int, config: PlanConfig) -> 
         if cached.count() <= config.driver_histogram_rows:
             plan = plan_histogram(cached.toPandas(), options)
         else:
-            plan = plan_on_executors(cached, options)
+            plan = plan_on_executors(cached, HISTOGRAMS, options)
     finally:
         cached.unpersist()
     strata = plan.strata.sort_values(["kernel_id", "stratum_id"], ignore_index=True)
@@ -149,15 +129,12 @@ def plan_options(config: PlanConfig) -> PlanOptions:
     )
 
 
-def plan_on_executors(histogram: DataFrame, options: PlanOptions) -> OptimalPlan:
-    """The plan of a histogram (``sum_sq`` as double) of any size, by passes of grouped UDFs."""
-    if options.guarantee != "per-kernel":
-        return plan_together(SparkWork(histogram, options.model), options)
-
-    def plan_alone(frame: pd.DataFrame) -> pd.DataFrame:
-        return plan_kernel_frame(frame, options)
-
-    return plan_from_kernels(KernelPasses(histogram).solved(plan_alone, ALONE_SCHEMA), options)
+def plan_on_executors(rows: DataFrame, kind: KernelKind, options: PlanOptions) -> OptimalPlan:
+    """The plan of kernels of any number and size by passes of grouped UDFs; ``sum_sq`` of a histogram as double."""
+    work = SparkWork(rows, kind, options.model)
+    if options.guarantee == "per-kernel":
+        return plan_from_kernels(work.planned_alone(options), options)
+    return plan_together(work, options)
 
 
 def _collected(rows: DataFrame) -> pd.DataFrame:
@@ -169,7 +146,7 @@ def _collected(rows: DataFrame) -> pd.DataFrame:
     return frame.sort_values(order, ignore_index=True)
 
 
-def _plain_rows(frame: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
+def _plain_rows(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[object, ...]]:
     """Rows as Spark takes them, in plain Python types."""
     columns = [frame[name].tolist() for name in names]
     return list(zip(*columns, strict=True))

@@ -29,9 +29,9 @@ from stemroot_spark.evaluation.samples import (
 )
 from stemroot_spark.histogram import cells_from_histogram, histogram_of
 from stemroot_spark.launch_noise import noise_of_second_profile, ranges_of_pairs
-from stemroot_spark.optimal.local import plan_histogram
+from stemroot_spark.optimal.histogram_kernel import plan_histogram
 from stemroot_spark.optimal.model import GUARANTEES
-from stemroot_spark.optimal.pair_work import PAIRED_MAX_CELLS, plan_pairs
+from stemroot_spark.optimal.paired_kernel import PAIRED_MAX_CELLS, plan_pairs
 from stemroot_spark.optimal.pairs import paired_histogram_of
 from stemroot_spark.optimal.plan import PlanOptions
 from stemroot_spark.root import split_kernel

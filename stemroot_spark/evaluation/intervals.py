@@ -8,7 +8,7 @@ from scipy.special import stdtrit
 
 from stemroot_spark.allocation import planning_variance
 from stemroot_spark.errors import DataError
-from stemroot_spark.estimators import PRIOR_DEGREES_OF_FREEDOM
+from stemroot_spark.estimators import PRIOR_DEGREES_OF_FREEDOM, half_width_of, shrunk_noise_squared
 from stemroot_spark.evaluation.population import Population
 from stemroot_spark.evaluation.samples import StratifiedSample
 
@@ -83,21 +83,15 @@ class StratifiedIntervals:
         degrees = n - 1.0
         deviation = np.maximum(sums(ratio**2) / factor**2 - 2.0 * sums(ratio) / factor + n, 0.0)
         measured = np.where(degrees > 0, deviation / np.maximum(degrees, 1.0), 0.0)
-        prior, assumed = PRIOR_DEGREES_OF_FREEDOM, self._noise**2
         pooled = np.full((len(x), 1), np.nan)
         if degrees.sum() > 0:
             pooled[:, 0] = (degrees * measured).sum(axis=1) / degrees.sum()
-        shrunk = (prior * assumed + degrees * measured) / (prior + degrees)
-        noise = np.where(degrees > 0, shrunk, np.fmax(assumed, pooled))
+        noise = shrunk_noise_squared(measured, degrees, self._noise, pooled)
         variance = factor**2 * (self._profile_variance + noise * self._noise_weight)
         total = variance.sum(axis=1)
-        has_width = total > 0
-        freedom = np.ones_like(total)
-        freedom[has_width] = total[has_width] ** 2 / (variance[has_width] ** 2 / (prior + degrees)).sum(
-            axis=1
-        )
-        quantile = np.asarray(stdtrit(freedom, (1.0 + self._confidence) / 2.0), dtype=np.float64)
-        return np.where(has_width, quantile * np.sqrt(total), 0.0)
+        parts = (variance**2 / (PRIOR_DEGREES_OF_FREEDOM + degrees)).sum(axis=1)
+        freedom = np.divide(total**2, parts, out=np.ones_like(total), where=total > 0)
+        return half_width_of(total, freedom, self._confidence)
 
 
 def simple_half_widths(y: FloatArray, n_population: int, confidence: float) -> FloatArray:

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stemroot_spark.errors import DataError
-from stemroot_spark.optimal.buckets import Buckets, config_buckets, merged_buckets
-from stemroot_spark.optimal.model import PlanningModel
+from stemroot_spark.optimal.buckets import Buckets
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -137,61 +136,6 @@ def coverage_of(error: FloatArray, total: FloatArray, epsilon: float, confidence
     return Coverage(float(np.mean(relative <= epsilon)), relative.size, quantile)
 
 
-def simulate_kernel(
-    frame: pd.DataFrame,
-    strata: pd.DataFrame,
-    model: PlanningModel,
-    *,
-    seed: int,
-    first: int,
-    draws: int,
-    factor: float = 1.0,
-) -> pd.DataFrame:
-    """Errors of the estimated time of one kernel under the planning model, as rows of DRAWS_SCHEMA.
-
-    frame: histogram rows as for kernel_frontier. strata: the kernel's rows of a plan (launch_config_ids,
-    lower_ns, upper_ns, n_population, n_samples). Each draw takes a sample, a lognormal factor per
-    configuration and the noise of every launch, and compares estimate and truth of the simulated time, both
-    scaled by factor. Draw numbers first to first + draws depend on seed and kernel alone. DataError when strata
-    and rows disagree.
-    """
-    return simulate_buckets(
-        int(frame["kernel_id"].iloc[0]),
-        config_buckets(frame, model.use_configurations),
-        strata,
-        model,
-        seed=seed,
-        first=first,
-        draws=draws,
-        factor=factor,
-    )
-
-
-def simulate_buckets(
-    kernel_id: int,
-    buckets: Buckets,
-    strata: pd.DataFrame,
-    model: PlanningModel,
-    *,
-    seed: int,
-    first: int,
-    draws: int,
-    factor: float = 1.0,
-) -> pd.DataFrame:
-    """simulate_kernel from buckets at hand."""
-    parts = [_fewer(buckets.at(inside)) for inside in stratum_masks(buckets, strata)]
-    configs = np.unique(buckets.config)
-    samples = strata["n_samples"].tolist()
-
-    def errors(rng: np.random.Generator, factors: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
-        for part, m in zip(parts, samples, strict=True):
-            known = factors[:, np.searchsorted(configs, np.unique(part.config))]
-            yield stratum_draws(rng, part, m, known, model.launch_noise)
-
-    spread = (model.factor_spread, configs.size)
-    return simulated_draws(kernel_id, errors, spread, seed=seed, first=first, draws=draws, factor=factor)
-
-
 def simulated_draws(
     kernel_id: int,
     stratum_errors: Callable[[np.random.Generator, FloatArray], Iterator[tuple[FloatArray, FloatArray]]],
@@ -202,7 +146,7 @@ def simulated_draws(
     draws: int,
     factor: float = 1.0,
 ) -> pd.DataFrame:
-    """Rows of DRAWS_SCHEMA of one kernel, in blocks that depend on seed and kernel alone.
+    """Rows of DRAWS_SCHEMA of one kernel, scaled by factor, in blocks that depend on seed and kernel alone.
 
     stratum_errors: from a generator and the factors of the kernel's configurations, shape (block, configurations), to
     error and total in ns of each stratum, shape (block,). spread: of these factors, and the number of configurations.
@@ -265,10 +209,6 @@ def merge_starts(config: IntArray) -> IntArray:
     starts = np.ones(config.size, dtype=np.bool_)
     starts[1:] = (np.diff(config) != 0) | (np.arange(1, config.size) % step == 0)
     return np.flatnonzero(starts)
-
-
-def _fewer(part: Buckets) -> Buckets:
-    return merged_buckets(part, merge_starts(part.config))
 
 
 def stratum_draws(

@@ -10,11 +10,10 @@ their own, simulated whole. A factor per configuration of relative spread s adds
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from stemroot_spark.optimal.cells import (
     IntervalMoments,
@@ -47,7 +46,6 @@ PAIRED_SCHEMA = (
     f"{FRONTIER_SCHEMA}, is_pps BOOLEAN, unit_cost_ns DOUBLE, profile_mean_ns DOUBLE, profile_stddev_ns DOUBLE, "
     "profile_cost_ns DOUBLE"
 )
-PAIRED_COLUMNS = tuple(column.strip().split(" ")[0] for column in PAIRED_SCHEMA.split(","))
 
 _RELATIVE_TIE = 1e-12
 
@@ -129,16 +127,16 @@ def paired_frontier(
     return solutions
 
 
-def paired_rows(
+def paired_columns(
     kernel_id: int, cells: PairedCells, solutions: Sequence[PairedSolution], model: PlanningModel
-) -> pd.DataFrame:
-    """Rows of PAIRED_SCHEMA for solutions of one kernel, strata in the order of the cells."""
+) -> dict[str, Any]:
+    """Columns of PAIRED_SCHEMA for solutions of one kernel, strata in the order of the cells."""
     starts, stops = cell_runs(solutions)
     is_pps = np.concatenate([s.is_pps for s in solutions])
     designs = designs_of(cells, starts, stops, model, exact=True)
     x = exact_moments(cells.profile, starts, stops)
     x2 = exact_moments(cells.repeat, starts, stops)
-    columns = {
+    return {
         **stratum_columns(kernel_id, cells.profile, solutions),
         "n_population": x.n,
         "mean_ns": x2.mean_ns,
@@ -150,7 +148,6 @@ def paired_rows(
         "profile_stddev_ns": np.sqrt(x.m2 / np.maximum(x.n - 1, 1)),
         "profile_cost_ns": np.where(is_pps, (x.m2 / x.n + x.mean_ns**2) / x.mean_ns, x.mean_ns),
     }
-    return pd.DataFrame({name: columns[name] for name in PAIRED_COLUMNS})
 
 
 def _single_launch(whole: Designs, multiplier: float, least_ns: float, n_cells: int) -> PairedSolution | None:

@@ -1,97 +1,112 @@
-"""Plans kernels in this process, from histogram rows in memory: for single kernels, tests and benchmarks."""
+"""Plans in one process, from rows in memory: what the driver does with small inputs and a grouped UDF with a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pandas as pd
 
 from stemroot_spark.errors import DataError
-from stemroot_spark.optimal.buckets import Buckets, config_buckets
-from stemroot_spark.optimal.calibration import simulate_buckets, sum_of_draws
-from stemroot_spark.optimal.cells import OrderedCells, cells_of_buckets
+from stemroot_spark.optimal.calibration import sum_of_draws
 from stemroot_spark.optimal.model import PlanningModel
-from stemroot_spark.optimal.near import cells_alternatives
 from stemroot_spark.optimal.plan import (
+    ALONE_FIGURES,
     OptimalPlan,
     PlanOptions,
-    plan_in_process,
+    plan_from_kernels,
     plan_kernel_alone,
+    plan_together,
 )
-from stemroot_spark.optimal.programme import Solved, cells_frontier, solution_rows
+from stemroot_spark.optimal.programme import column_names
+
+# Columns of one kernel's solutions by name, those of KernelKind.solution_schema.
+Columns = dict[str, Any]
 
 
-def plan_histogram(histogram: pd.DataFrame, options: PlanOptions) -> OptimalPlan:
-    """Optimal plan of all kernels of a histogram, in this process.
+class KernelWork(Protocol):
+    """One kernel as a plan needs it: its programme, and the simulation of its strata."""
 
-    histogram: kernel_id, launch_config_id (for `transfer`) and HISTOGRAM_COLUMNS. DataError for bad rows or options.
-    """
-    return plan_in_process(LocalWork.of_histogram(histogram, options.model), options)
+    def frontier(self, multipliers: Sequence[float], coarse: bool) -> Columns:
+        """Optimal strata and samples for each multiplier (1 / ns)."""
+
+    def alternatives(self, multiplier: float, excess_ns: float) -> Columns:
+        """Strata and samples near the optimum at the multiplier."""
+
+    def simulate(
+        self, strata: pd.DataFrame, *, seed: int, first: int, draws: int, factor: float
+    ) -> pd.DataFrame:
+        """Errors of the estimated time, rows of DRAWS_SCHEMA; DataError when strata and kernel disagree."""
 
 
-def plan_kernel_frame(frame: pd.DataFrame, options: PlanOptions) -> pd.DataFrame:
-    """plan_kernel_alone from the histogram rows of one kernel: the body of a grouped pandas UDF."""
-    return plan_kernel_alone(LocalWork.of_histogram(frame, options.model), options)
+class KernelKind(NamedTuple):
+    """What kernels are planned from: how one is opened from its rows, and the columns of its solutions."""
+
+    name: str
+    open: Callable[[pd.DataFrame, PlanningModel], KernelWork]
+    solution_schema: str
+
+    @property
+    def alone_schema(self) -> str:
+        """Columns of plan_kernel_alone."""
+        return f"{self.solution_schema}, {ALONE_FIGURES}"
 
 
 class LocalWork:
-    """Passes over kernels in memory: a Work. buckets: by kernel, as config_buckets returns them."""
+    """Passes over kernels in memory, one after the other: a Work."""
 
-    def __init__(self, buckets: Mapping[int, Buckets], model: PlanningModel) -> None:
-        self.buckets = dict(buckets)
-        self.model = model
-        self._cells: dict[bool, dict[int, OrderedCells]] = {}
+    def __init__(self, kernels: Mapping[int, KernelWork], kind: KernelKind) -> None:
+        self._kernels = dict(kernels)
+        self._kind = kind
+        self._names = column_names(kind.solution_schema)
 
     @classmethod
-    def of_histogram(cls, histogram: pd.DataFrame, model: PlanningModel) -> LocalWork:
-        """Work over the kernels of histogram rows; DataError without rows or kernel_id."""
-        if "kernel_id" not in histogram.columns or histogram.empty:
-            raise DataError("histogram without kernels: rows with kernel_id are needed")
-        groups = histogram.groupby("kernel_id", sort=True)
-        buckets = {int(str(k)): config_buckets(rows, model.use_configurations) for k, rows in groups}
-        return cls(buckets, model)
+    def of_rows(cls, rows: pd.DataFrame, kind: KernelKind, model: PlanningModel) -> LocalWork:
+        """Work over the kernels of rows with kernel_id; DataError without rows or kernel_id."""
+        if "kernel_id" not in rows.columns or rows.empty:
+            raise DataError(f"{kind.name} without kernels: rows with kernel_id are needed")
+        groups = rows.groupby("kernel_id", sort=True)
+        return cls({int(str(kernel)): kind.open(own, model) for kernel, own in groups}, kind)
 
-    def kernels(self) -> list[LocalWork]:
+    def alone(self) -> list[LocalWork]:
         """A Work over each kernel alone."""
-        return [LocalWork({kernel: buckets}, self.model) for kernel, buckets in self.buckets.items()]
+        return [LocalWork({kernel: work}, self._kind) for kernel, work in self._kernels.items()]
 
     def frontier(self, multipliers: Sequence[float], coarse: bool) -> pd.DataFrame:
-        """kernel_frontier of every kernel, one after the other."""
-        cells = self._ordered(coarse)
-        solved = [Solved(k, c, cells_frontier(c, multipliers, self.model)) for k, c in cells.items()]
-        return solution_rows(solved, self.model)
+        """Optimal strata of every kernel for each multiplier, rows of the kind's solution_schema."""
+        return self._rows([kernel.frontier(multipliers, coarse) for kernel in self._kernels.values()])
 
     def alternatives(self, multiplier: float, excess_ns: float) -> pd.DataFrame:
-        """kernel_alternatives of every kernel, one after the other."""
-        cells = self._ordered(False)
-        solved = [
-            Solved(k, c, cells_alternatives(c, multiplier, excess_ns, self.model)) for k, c in cells.items()
-        ]
-        return solution_rows(solved, self.model)
+        """Strata of every kernel near its optimum at the multiplier, rows of the kind's solution_schema."""
+        return self._rows([kernel.alternatives(multiplier, excess_ns) for kernel in self._kernels.values()])
 
     def simulate(
         self, strata: pd.DataFrame, factors: Mapping[int, float], *, seed: int, first: int, draws: int
     ) -> pd.DataFrame:
-        """Sum over kernels of their simulated draws."""
-        parts = [
-            simulate_buckets(
-                int(str(kernel)),
-                self.buckets[int(str(kernel))],
-                rows,
-                self.model,
-                seed=seed,
-                first=first,
-                draws=draws,
-                factor=factors.get(int(str(kernel)), 1.0),
-            )
-            for kernel, rows in strata.groupby("kernel_id", sort=True)
-        ]
+        """Draws summed over the kernels of the strata, each scaled by its factor (1 where missing)."""
+        parts = []
+        for key, rows in strata.groupby("kernel_id", sort=True):
+            kernel_id = int(str(key))
+            factor = factors.get(kernel_id, 1.0)
+            kernel = self._kernels[kernel_id]
+            parts.append(kernel.simulate(rows, seed=seed, first=first, draws=draws, factor=factor))
         return sum_of_draws(parts)
 
-    def _ordered(self, coarse: bool) -> dict[int, OrderedCells]:
-        if coarse not in self._cells:
-            self._cells[coarse] = {
-                kernel: cells_of_buckets(buckets, self.model, coarse=coarse)
-                for kernel, buckets in self.buckets.items()
-            }
-        return self._cells[coarse]
+    def _rows(self, kernels: Sequence[Columns]) -> pd.DataFrame:
+        merged: Columns = {}
+        for name in self._names:
+            parts = [columns[name] for columns in kernels]
+            # Lists of configurations stay lists.
+            is_array = isinstance(parts[0], np.ndarray)
+            merged[name] = np.concatenate(parts) if is_array else [value for part in parts for value in part]
+        return pd.DataFrame(merged)
+
+
+def plan_in_process(rows: pd.DataFrame, kind: KernelKind, options: PlanOptions) -> OptimalPlan:
+    """Plan of all kernels of rows under any guarantee; DataError for bad rows, or options outside their domain."""
+    work = LocalWork.of_rows(rows, kind, options.model)
+    if options.guarantee != "per-kernel":
+        return plan_together(work, options)
+    parts = [plan_kernel_alone(kernel, options) for kernel in work.alone()]
+    return plan_from_kernels(pd.concat(parts, ignore_index=True), options)

@@ -12,22 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from stemroot_spark.optimal.cells import OrderedCells, ordered_cells
+from stemroot_spark.optimal.cells import OrderedCells
 from stemroot_spark.optimal.model import PlanningModel
 from stemroot_spark.optimal.pareto import thinned, undominated
 from stemroot_spark.optimal.programme import (
     Intervals,
     SingleLaunch,
     Solution,
-    Solved,
     allowed_intervals,
     best_samples,
     check_multipliers,
     forward,
     lagrangian,
-    solution_rows,
     solve,
 )
 
@@ -59,24 +56,14 @@ class _Labels(NamedTuple):
     arc: IntArray
 
 
-def kernel_alternatives(
-    frame: pd.DataFrame, multiplier: float, excess_ns: float, model: PlanningModel
-) -> pd.DataFrame:
-    """Undominated strata and samples of one kernel within excess_ns of its optimum at the multiplier.
-
-    frame as for kernel_frontier; returns rows of FRONTIER_SCHEMA, `solution` numbering the alternatives. All of
-    them while the kernel is small, otherwise a selection spread over the range of variances. DataError for bad
-    rows, or a multiplier or excess that is negative.
-    """
-    cells = ordered_cells(frame, model)
-    solutions = cells_alternatives(cells, multiplier, excess_ns, model)
-    return solution_rows([Solved(int(frame["kernel_id"].iloc[0]), cells, solutions)], model)
-
-
 def cells_alternatives(
     cells: OrderedCells, multiplier: float, excess_ns: float, model: PlanningModel
 ) -> list[Solution]:
-    """kernel_alternatives from cells at hand."""
+    """Undominated strata and samples of one kernel within excess_ns of its optimum at the multiplier.
+
+    All of them while the kernel is small, otherwise a selection spread over the range of variances. DataError for a
+    multiplier (1 / ns) or excess that is negative.
+    """
     check_multipliers([multiplier, excess_ns])
     alone = SingleLaunch(cells, model).solution(multiplier, excess_ns)
     if alone is not None:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,18 +19,15 @@ from stemroot_spark.errors import DataError
 from stemroot_spark.optimal.calibration import DRAWS, MAX_ROUNDS, Calibrated, Coverage, calibrate
 from stemroot_spark.optimal.candidates import stratum_cost, stratum_variance
 from stemroot_spark.optimal.model import DEFAULT_MAX_CELLS, PlanningModel, planning_model
-from stemroot_spark.optimal.programme import FRONTIER_SCHEMA
 from stemroot_spark.optimal.search import Evaluator, Search, SearchOptions, Selection
 from stemroot_spark.optimal.worst_case import relative_deviation, worst_factors
 
 FloatArray = npt.NDArray[np.float64]
 
-# What `plan_kernel_alone` returns: the strata of one kernel (of two profiles as PAIRED_SCHEMA has them), and the
-# kernel's figures on each of their rows.
+# What `plan_kernel_alone` returns on each row of a kernel's strata besides the solution's columns.
 ALONE_FIGURES = (
     "lower_bound_ns DOUBLE, calibrated_epsilon DOUBLE, coverage DOUBLE, n_draws BIGINT, is_calibrated BOOLEAN"
 )
-ALONE_SCHEMA = f"{FRONTIER_SCHEMA}, {ALONE_FIGURES}"
 # The columns of `strata`, and the deviation that the planning variance is made of.
 STRATA_COLUMNS = (
     "kernel_id",
@@ -91,14 +88,7 @@ class Work(Evaluator, Protocol):
     def simulate(
         self, strata: pd.DataFrame, factors: Mapping[int, float], *, seed: int, first: int, draws: int
     ) -> pd.DataFrame:
-        """Sum over kernels, draw by draw, of simulate_kernel scaled by the kernel's factor (1 where missing)."""
-
-
-class LocalKernels(Work, Protocol):
-    """A Work in this process, which can be taken apart."""
-
-    def kernels(self) -> Sequence[Work]:
-        """A Work over each kernel alone."""
+        """Sum over kernels, draw by draw, of DRAWS_SCHEMA scaled by the kernel's factor (1 where missing)."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +128,6 @@ class OptimalPlan:
         return max(0.0, 1.0 - self.lower_bound_ns / self.sampled_time_ns)
 
 
-def plan_in_process(work: LocalKernels, options: PlanOptions) -> OptimalPlan:
-    """Plan of all kernels under any guarantee, in this process; DataError for options outside their domain."""
-    if options.guarantee != "per-kernel":
-        return plan_together(work, options)
-    parts = [plan_kernel_alone(kernel, options) for kernel in work.kernels()]
-    return plan_from_kernels(pd.concat(parts, ignore_index=True), options)
-
-
 def plan_together(work: Work, options: PlanOptions) -> OptimalPlan:
     """Plan under a guarantee that binds all kernels together: `transfer`, `total` or `worst-case`.
 
@@ -166,7 +148,7 @@ def plan_together(work: Work, options: PlanOptions) -> OptimalPlan:
 
 
 def plan_kernel_alone(work: Work, options: PlanOptions) -> pd.DataFrame:
-    """Plan of one kernel within epsilon of its own time, calibrated by itself: rows of ALONE_SCHEMA.
+    """Plan of one kernel within epsilon of its own time, calibrated by itself: strata with ALONE_FIGURES.
 
     work: a Work over that kernel only. DataError for options outside their domain.
     """
@@ -181,7 +163,7 @@ def plan_kernel_alone(work: Work, options: PlanOptions) -> pd.DataFrame:
 
 
 def plan_from_kernels(rows: pd.DataFrame, options: PlanOptions) -> OptimalPlan:
-    """The plan of all kernels from rows of ALONE_SCHEMA of each; guarantee `per-kernel`."""
+    """The plan of all kernels from what plan_kernel_alone says of each; guarantee `per-kernel`."""
     kernels = rows.groupby("kernel_id", sort=True).first()
     worst = kernels.iloc[int(kernels["coverage"].to_numpy().argmin())]
     return _result(

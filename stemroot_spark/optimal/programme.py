@@ -2,8 +2,7 @@
 
 For a multiplier lambda (1 / ns) a stratum of N launches of mean mu with G = N^2 E[S_y^2] costs
 g = min over m of m mu + lambda G (1/m - 1/N), and the kernel D = min over partitions of sum g: the Lagrangian of
-"least simulated time under a bound on the variance", which separates over kernels. `kernel_frontier` is what a
-grouped pandas UDF calls, with FRONTIER_SCHEMA as its output.
+"least simulated time under a bound on the variance", which separates over kernels.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from stemroot_spark.errors import DataError
-from stemroot_spark.optimal.cells import OrderedCells, exact_moments, interval_moments, ordered_cells
+from stemroot_spark.optimal.cells import OrderedCells, exact_moments, interval_moments
 from stemroot_spark.optimal.model import PlanningModel
 
 IntArray = npt.NDArray[np.int64]
@@ -29,7 +27,14 @@ FRONTIER_SCHEMA = (
     "launch_config_ids ARRAY<BIGINT>, lower_ns BIGINT, upper_ns BIGINT, n_population BIGINT, n_samples BIGINT, "
     "mean_ns DOUBLE, stddev_ns DOUBLE, model_stddev_ns DOUBLE"
 )
-FRONTIER_COLUMNS = tuple(column.strip().split(" ")[0] for column in FRONTIER_SCHEMA.split(","))
+
+
+def column_names(schema: str) -> tuple[str, ...]:
+    """Names of the columns of a schema `name TYPE, ...`."""
+    return tuple(column.strip().split(" ")[0] for column in schema.split(","))
+
+
+FRONTIER_COLUMNS = column_names(FRONTIER_SCHEMA)
 
 
 class Intervals(NamedTuple):
@@ -57,30 +62,11 @@ class Solution(NamedTuple):
     samples: IntArray
 
 
-class Solved(NamedTuple):
-    """Solutions of one kernel and the cells they speak of."""
-
-    kernel_id: int
-    cells: OrderedCells
-    solutions: list[Solution]
-
-
-def kernel_frontier(
-    frame: pd.DataFrame, multipliers: Sequence[float], model: PlanningModel, *, coarse: bool = False
-) -> pd.DataFrame:
-    """Optimal strata and samples of one kernel for each multiplier, as rows of FRONTIER_SCHEMA.
-
-    frame: the kernel's histogram rows (kernel_id, launch_config_id where the model uses it, HISTOGRAM_COLUMNS).
-    multipliers: lambdas in 1 / ns, 0 or above; `solution` numbers them. coarse: on few cells, for a wide
-    ladder; dual_ns then bounds nothing. DataError for bad rows or a negative multiplier.
-    """
-    cells = ordered_cells(frame, model, coarse=coarse)
-    solved = Solved(int(frame["kernel_id"].iloc[0]), cells, cells_frontier(cells, multipliers, model))
-    return solution_rows([solved], model)
-
-
 def cells_frontier(cells: OrderedCells, multipliers: Sequence[float], model: PlanningModel) -> list[Solution]:
-    """Optimal solution for each multiplier; a kernel that one launch serves best never builds its programme."""
+    """Optimal solution for each multiplier (1 / ns); a kernel that one launch serves best builds no programme.
+
+    DataError for multipliers that are negative or not finite, or none at all.
+    """
     check_multipliers(multipliers)
     alone = SingleLaunch(cells, model)
     programme: Intervals | None = None
@@ -207,26 +193,15 @@ def solve(intervals: Intervals, multiplier: float) -> Solution:
     )
 
 
-def solution_rows(solved: Sequence[Solved], model: PlanningModel) -> pd.DataFrame:
-    """Rows of FRONTIER_SCHEMA for solutions of kernels, strata in the order of the cells.
+def solution_columns(
+    kernel_id: int, cells: OrderedCells, solutions: Sequence[Solution], model: PlanningModel
+) -> dict[str, Any]:
+    """Columns of FRONTIER_SCHEMA for solutions of one kernel, strata in the order of the cells.
 
     The interval of a stratum is closed and as tight as its launches. Whole configurations are listed by id, since
     launches of other configurations may lie in the same range of durations.
     """
-    columns = [_columns(kernel, model) for kernel in solved]
-    merged: dict[str, Any] = {
-        name: np.concatenate([part[name] for part in columns])
-        for name in FRONTIER_COLUMNS
-        if name != "launch_config_ids"
-    }
-    merged["launch_config_ids"] = [ids for part in columns for ids in part["launch_config_ids"]]
-    return pd.DataFrame({name: merged[name] for name in FRONTIER_COLUMNS})
-
-
-def _columns(solved: Solved, model: PlanningModel) -> dict[str, Any]:
-    kernel_id, cells, solutions = solved
-    starts, stops = cell_runs(solutions)
-    moments = exact_moments(cells, starts, stops)
+    moments = exact_moments(cells, *cell_runs(solutions))
     return {
         **stratum_columns(kernel_id, cells, solutions),
         "n_population": moments.n,

@@ -35,10 +35,10 @@ class Evaluator(Protocol):
     """What the search asks of the kernels; each call is one pass over their histograms."""
 
     def frontier(self, multipliers: Sequence[float], coarse: bool) -> pd.DataFrame:
-        """kernel_frontier of every kernel, on coarse cells if asked."""
+        """Optimal strata of every kernel at each multiplier, on coarse cells if asked: rows of FRONTIER_SCHEMA."""
 
     def alternatives(self, multiplier: float, excess_ns: float) -> pd.DataFrame:
-        """kernel_alternatives of every kernel."""
+        """Strata of every kernel within about excess_ns of its optimum at the multiplier: FRONTIER_SCHEMA."""
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stemroot_spark.histogram import histogram_of
-from stemroot_spark.optimal.local import plan_histogram
-from stemroot_spark.optimal.pair_work import plan_pairs
+from stemroot_spark.optimal.histogram_kernel import HISTOGRAMS, plan_histogram
+from stemroot_spark.optimal.paired_kernel import PAIRS, plan_pairs
 from stemroot_spark.optimal.pairs import paired_histogram_of
 from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions
 from stemroot_spark.optimal_planning import plan_on_executors
-from stemroot_spark.repeat_planning import plan_pairs_on_executors
 
 _SEED = 11
 _GUARANTEES = ("transfer", "total", "per-kernel", "worst-case")
@@ -53,7 +52,7 @@ def test_one_profile(spark: SparkSession, guarantee: str) -> None:
     histogram["sum_sq"] = histogram["sum_sq"].astype(float)
     rows = spark.createDataFrame(histogram).repartition(3)
     options = _options(guarantee)
-    _assert_same(plan_on_executors(rows, options), plan_histogram(histogram, options))
+    _assert_same(plan_on_executors(rows, HISTOGRAMS, options), plan_histogram(histogram, options))
 
 
 @pytest.mark.parametrize("guarantee", _GUARANTEES)
@@ -62,6 +61,6 @@ def test_two_profiles(spark: SparkSession, guarantee: str) -> None:
         paired_histogram_of(x, x2, config).assign(kernel_id=k) for k, (x, x2, config) in enumerate(_kernels())
     )
     options = _options(guarantee)
-    found = plan_pairs_on_executors(spark.createDataFrame(pairs).repartition(3), options)
+    found = plan_on_executors(spark.createDataFrame(pairs).repartition(3), PAIRS, options)
     _assert_same(found, plan_pairs(pairs, options))
     assert found.strata["is_pps"].any()

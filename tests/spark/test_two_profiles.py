@@ -17,7 +17,7 @@ from stemroot_spark.drawing import draw
 from stemroot_spark.errors import UnknownIdError, UsageError
 from stemroot_spark.fleet import FleetSpec, WriterOptions, kernel_table, launches, write_fleet
 from stemroot_spark.optimal.model import PlanningModel
-from stemroot_spark.optimal.pair_work import plan_pairs
+from stemroot_spark.optimal.paired_kernel import plan_pairs
 from stemroot_spark.optimal.pairs import PAIR_COLUMNS, paired_buckets, paired_histogram_of
 from stemroot_spark.optimal_planning import plan_options
 from stemroot_spark.pairing import matched_launches, paired_histogram

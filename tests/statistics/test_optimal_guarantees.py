@@ -16,19 +16,19 @@ from stemroot_spark.optimal.calibration import (
     Coverage,
     calibrate,
     coverage_of,
-    simulate_kernel,
 )
-from stemroot_spark.optimal.local import LocalWork, plan_histogram, plan_kernel_frame
+from stemroot_spark.optimal.histogram_kernel import HISTOGRAMS, plan_histogram
+from stemroot_spark.optimal.local import LocalWork
 from stemroot_spark.optimal.model import GUARANTEES, PlanningModel
 from stemroot_spark.optimal.plan import (
     STRATA_COLUMNS,
     OptimalPlan,
     PlanOptions,
     plan_from_kernels,
+    plan_kernel_alone,
     plan_together,
     worst_corner,
 )
-from stemroot_spark.optimal.programme import kernel_frontier
 from stemroot_spark.optimal.worst_case import relative_deviation, worst_factors
 from tests import traces
 
@@ -50,6 +50,10 @@ def _fleet() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def _work(histogram: pd.DataFrame, model: PlanningModel) -> LocalWork:
+    return LocalWork.of_rows(histogram, HISTOGRAMS, model)
+
+
 @cache
 def _fleet_plan(guarantee: str) -> OptimalPlan:
     return plan_histogram(_fleet(), PlanOptions(guarantee=guarantee))
@@ -61,7 +65,7 @@ def _coverage(
     """Coverage of a plan under any model, with draws that its calibration has not seen."""
     print(f"seed {SEED}")
     factors = worst_corner(plan.strata, plan.options.rho) if plan.options.guarantee == "worst-case" else {}
-    work = LocalWork.of_histogram(histogram, model)
+    work = _work(histogram, model)
     rows = work.simulate(plan.strata, factors, seed=SEED, first=0, draws=draws)
     error, total = (rows[name].to_numpy(dtype=np.float64) for name in ("error_ns", "total_ns"))
     return coverage_of(error, total, plan.options.epsilon, plan.options.confidence)
@@ -104,10 +108,10 @@ def test_each_kernel_is_covered_by_the_guarantee_per_kernel() -> None:
     options, alone = plan.options, []
     for kernel, rows in _fleet().groupby("kernel_id"):
         strata = plan.strata[plan.strata["kernel_id"] == kernel]
-        draws = simulate_kernel(rows, strata, options.model, seed=SEED, first=0, draws=20_000)
+        draws = _work(rows, options.model).simulate(strata, {}, seed=SEED, first=0, draws=20_000)
         error, total = (draws[name].to_numpy(dtype=np.float64) for name in ("error_ns", "total_ns"))
         assert coverage_of(error, total, 0.05, 0.95).share >= 0.945
-        alone.append(plan_kernel_frame(rows, options))
+        alone.append(plan_kernel_alone(_work(rows, options.model), options))
     again = plan_from_kernels(pd.concat(alone), options)
     pd.testing.assert_frame_equal(again.strata, plan.strata)
 
@@ -115,13 +119,13 @@ def test_each_kernel_is_covered_by_the_guarantee_per_kernel() -> None:
 def test_together_refuses_a_guarantee_of_each_kernel() -> None:
     options = PlanOptions(guarantee="per-kernel")
     with pytest.raises(DataError, match="plan_kernel_alone"):
-        plan_together(LocalWork.of_histogram(_fleet(), options.model), options)
+        plan_together(_work(_fleet(), options.model), options)
 
 
 def _simulated(durations: IntArray, config: IntArray, model: PlanningModel, samples: int) -> pd.DataFrame:
     frame = histogram_of(durations, config).assign(kernel_id=1)
-    strata = kernel_frontier(frame, [0.0], model).assign(n_samples=samples)
-    return simulate_kernel(frame, strata, model, seed=SEED, first=0, draws=20_000)
+    strata = _work(frame, model).frontier([0.0], False).assign(n_samples=samples)
+    return _work(frame, model).simulate(strata, {}, seed=SEED, first=0, draws=20_000)
 
 
 @pytest.mark.parametrize("samples", [1, 5, 60, 199, 200])
@@ -131,7 +135,7 @@ def test_simulated_errors_have_the_planned_variance(samples: int, model: Plannin
     config = rng.integers(0, 3, 200)
     durations = (1e6 * (config + 1) * np.exp(rng.normal(0, 0.3, 200))).astype(np.int64)
     frame = histogram_of(durations, config).assign(kernel_id=1)
-    spread = float(kernel_frontier(frame, [0.0], model)["model_stddev_ns"].iloc[0])
+    spread = float(_work(frame, model).frontier([0.0], False)["model_stddev_ns"].iloc[0])
     draws = _simulated(durations, config, model, samples)
     error = draws["error_ns"].to_numpy(dtype=np.float64)
     expected = 200 * spread**2 * (200 - samples) / samples
@@ -149,8 +153,8 @@ def test_simulated_launches_are_those_of_drawing_without_replacement() -> None:
     # Three durations, two drawn: every pair equally often.
     durations = np.array([1_000, 2_000, 4_000])
     frame = histogram_of(durations).assign(kernel_id=1)
-    strata = kernel_frontier(frame, [0.0], PlanningModel()).assign(n_samples=2)
-    draws = simulate_kernel(frame, strata, PlanningModel(), seed=SEED, first=0, draws=9_000)
+    strata = _work(frame, PlanningModel()).frontier([0.0], False).assign(n_samples=2)
+    draws = _work(frame, PlanningModel()).simulate(strata, {}, seed=SEED, first=0, draws=9_000)
     values, counts = np.unique(draws["error_ns"] + 7_000, return_counts=True)
     assert values.tolist() == [4_500, 7_500, 9_000]
     assert np.abs(counts - 3_000).max() < 4 * np.sqrt(9_000 * 2 / 9)
@@ -159,19 +163,19 @@ def test_simulated_launches_are_those_of_drawing_without_replacement() -> None:
 def test_draws_are_the_same_however_they_are_asked_for() -> None:
     frame = histogram_of(np.arange(1_000, 1_400)).assign(kernel_id=7)
     model = PlanningModel(0.5, 0.05)
-    strata = kernel_frontier(frame, [0.0], model).assign(n_samples=3)
-    whole = simulate_kernel(frame, strata, model, seed=1, first=0, draws=2_500)
-    later = simulate_kernel(frame, strata, model, seed=1, first=1_900, draws=600)
+    strata = _work(frame, model).frontier([0.0], False).assign(n_samples=3)
+    whole = _work(frame, model).simulate(strata, {}, seed=1, first=0, draws=2_500)
+    later = _work(frame, model).simulate(strata, {}, seed=1, first=1_900, draws=600)
     assert np.array_equal(whole["error_ns"][1_900:], later["error_ns"])
-    other = simulate_kernel(frame, strata, model, seed=2, first=0, draws=2_500)
+    other = _work(frame, model).simulate(strata, {}, seed=2, first=0, draws=2_500)
     assert not np.array_equal(whole["error_ns"], other["error_ns"])
 
 
 def test_strata_of_another_run_are_refused() -> None:
     frame = histogram_of(np.arange(1_000, 1_400)).assign(kernel_id=7)
-    strata = kernel_frontier(frame, [0.0], PlanningModel())
+    strata = _work(frame, PlanningModel()).frontier([0.0], False)
     with pytest.raises(DataError, match="different runs"):
-        simulate_kernel(frame.iloc[1:], strata, PlanningModel(), seed=1, first=0, draws=10)
+        _work(frame.iloc[1:], PlanningModel()).simulate(strata, {}, seed=1, first=0, draws=10)
 
 
 def test_calibration_shrinks_epsilon_until_the_confidence_is_reached() -> None:

@@ -16,7 +16,8 @@ from stemroot_spark.allocation import planning_variance, variance_bound
 from stemroot_spark.errors import DataError
 from stemroot_spark.histogram import bucket_of, cells_from_histogram, histogram_of
 from stemroot_spark.optimal.candidates import Candidates
-from stemroot_spark.optimal.local import LocalWork, plan_histogram
+from stemroot_spark.optimal.histogram_kernel import HISTOGRAMS, plan_histogram
+from stemroot_spark.optimal.local import LocalWork
 from stemroot_spark.optimal.model import PlanningModel
 from stemroot_spark.optimal.pareto import Choices, choose, undominated
 from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions
@@ -64,7 +65,7 @@ def _frame(kernels: list[IntArray]) -> pd.DataFrame:
 
 
 def _select(histogram: pd.DataFrame, epsilon: float, model: PlanningModel | None = None) -> Selection:
-    search = Search(LocalWork.of_histogram(histogram, model or PlanningModel()))
+    search = Search(LocalWork.of_rows(histogram, HISTOGRAMS, model or PlanningModel()))
     return search.select(variance_bound(search.total_ns, epsilon, 0.95))
 
 
@@ -239,4 +240,4 @@ def test_solutions_without_rows_or_columns_are_refused() -> None:
     with pytest.raises(DataError, match="rows"):
         Candidates().add(pd.DataFrame(columns=list(FRONTIER_COLUMNS)))
     with pytest.raises(DataError, match="kernel_id"):
-        LocalWork.of_histogram(histogram_of([1]), PlanningModel())
+        LocalWork.of_rows(histogram_of([1]), HISTOGRAMS, PlanningModel())

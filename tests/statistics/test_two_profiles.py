@@ -14,9 +14,10 @@ from stemroot_spark.errors import DataError
 from stemroot_spark.estimators import combine, summarise_kernel
 from stemroot_spark.fleet import FleetSpec, kernel_table, launches
 from stemroot_spark.optimal.candidates import stratum_cost, stratum_variance
-from stemroot_spark.optimal.designs import PAIRED_COLUMNS, designs_of, paired_frontier, paired_rows
+from stemroot_spark.optimal.designs import PAIRED_SCHEMA, designs_of, paired_columns, paired_frontier
+from stemroot_spark.optimal.local import LocalWork
 from stemroot_spark.optimal.model import PlanningModel
-from stemroot_spark.optimal.pair_work import kernel_pair_frontier, plan_pairs
+from stemroot_spark.optimal.paired_kernel import PAIRS, plan_pairs
 from stemroot_spark.optimal.pairs import (
     PRIOR_DEGREES_OF_FREEDOM,
     PairedCells,
@@ -25,6 +26,7 @@ from stemroot_spark.optimal.pairs import (
     paired_histogram_of,
 )
 from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions, worst_corner
+from stemroot_spark.optimal.programme import column_names
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -132,8 +134,8 @@ def test_rows_of_a_solution_give_its_dual_value() -> None:
     model = PlanningModel(0.5, 0.0, use_configurations=True, max_cells=128)
     frame = paired_histogram_of(*_kernel(900)).assign(kernel_id=3)
     for multiplier in (1e-13, 1e-11, 1e-9, 1e-7):
-        rows = kernel_pair_frontier(frame, [multiplier], model)
-        assert tuple(rows.columns) == PAIRED_COLUMNS
+        rows = LocalWork.of_rows(frame, PAIRS, model).frontier([multiplier], False)
+        assert tuple(rows.columns) == column_names(PAIRED_SCHEMA)
         value = stratum_cost(rows).sum() + multiplier * stratum_variance(rows).sum()
         assert value == pytest.approx(rows["dual_ns"].iloc[0], rel=1e-6)
         assert rows["n_population"].sum() == 900
@@ -165,8 +167,8 @@ def test_the_programme_is_the_cheapest_of_all_partitions_and_designs() -> None:
             best = min(best, value)
         found = paired_frontier(cells, [multiplier], model)[0]
         assert found.dual_ns == pytest.approx(best, rel=1e-9)
-        value_of_rows = paired_rows(1, cells, [found], model)
-        assert (value_of_rows["n_samples"] <= value_of_rows["n_population"]).all()
+        columns = paired_columns(1, cells, [found], model)
+        assert (columns["n_samples"] <= columns["n_population"]).all()
 
 
 def test_strata_on_pure_noise_save_nothing() -> None:

@@ -12,19 +12,23 @@ from stemroot_spark.errors import DataError
 from stemroot_spark.histogram import histogram_of
 from stemroot_spark.optimal.candidates import stratum_variance
 from stemroot_spark.optimal.cells import ordered_cells
+from stemroot_spark.optimal.histogram_kernel import HISTOGRAMS
+from stemroot_spark.optimal.local import LocalWork
 from stemroot_spark.optimal.model import PlanningModel
-from stemroot_spark.optimal.near import kernel_alternatives
 from stemroot_spark.optimal.programme import (
     FRONTIER_COLUMNS,
     SingleLaunch,
     allowed_intervals,
     best_samples,
-    kernel_frontier,
     lagrangian,
     solve,
 )
 
 MODELS = (PlanningModel(), PlanningModel(0.5, 0.05, use_configurations=True))
+
+
+def _work(frame: pd.DataFrame, model: PlanningModel) -> LocalWork:
+    return LocalWork.of_rows(frame, HISTOGRAMS, model)
 
 
 def _kernel(seed: int, size: int = 14) -> pd.DataFrame:
@@ -84,7 +88,7 @@ def test_rows_are_the_launches_they_describe_and_carry_the_dual(model: PlanningM
     frame = histogram_of(durations, config).assign(kernel_id=-3)
     total = float(durations.sum())
     multipliers = [0.0, *(total / (0.05 * total) ** 2 * 4.0 ** -np.arange(5.0))]
-    rows = kernel_frontier(frame, multipliers, model)
+    rows = _work(frame, model).frontier(multipliers, False)
     assert tuple(rows.columns) == FRONTIER_COLUMNS
     figures = _figures(rows)
     heads = rows.groupby("solution").first()
@@ -127,11 +131,11 @@ def test_a_kernel_is_skipped_only_where_its_programme_agrees(seed: int) -> None:
 
 def test_equal_durations_need_one_launch_and_have_no_variance() -> None:
     frame = histogram_of([7_000] * 50).assign(kernel_id=1)
-    rows = kernel_frontier(frame, [0.0, 1e9], PlanningModel())
+    rows = _work(frame, PlanningModel()).frontier([0.0, 1e9], False)
     assert rows["n_samples"].tolist() == [1, 1]
     assert rows["model_stddev_ns"].tolist() == [0.0, 0.0]
     # Launch noise gives equal durations a variance, and then one launch is not enough for any multiplier.
-    assert kernel_frontier(frame, [1e9], PlanningModel(0.0, 0.1))["n_samples"].sum() == 50
+    assert _work(frame, PlanningModel(0.0, 0.1)).frontier([1e9], False)["n_samples"].sum() == 50
 
 
 def test_alternatives_are_undominated_and_within_the_excess() -> None:
@@ -139,7 +143,7 @@ def test_alternatives_are_undominated_and_within_the_excess() -> None:
     total = float(frame["sum_ns"].sum())
     multiplier = 0.2 * total / (0.05 * total) ** 2
     excess = 0.1 * total / 40
-    rows = kernel_alternatives(frame, multiplier, excess, PlanningModel())
+    rows = _work(frame, PlanningModel()).alternatives(multiplier, excess)
     figures = _figures(rows)
     dual = rows["dual_ns"].iloc[0]
     reduced = figures["cost"] + multiplier * figures["variance"]
@@ -154,6 +158,6 @@ def test_bad_multipliers_are_refused() -> None:
     frame = _kernel(0)
     for multipliers in ([], [-1.0], [np.inf], [np.nan]):
         with pytest.raises(DataError, match="multipliers"):
-            kernel_frontier(frame, multipliers, PlanningModel())
+            _work(frame, PlanningModel()).frontier(multipliers, False)
     with pytest.raises(DataError, match="multipliers"):
-        kernel_alternatives(frame, 1.0, -1.0, PlanningModel())
+        _work(frame, PlanningModel()).alternatives(1.0, -1.0)
