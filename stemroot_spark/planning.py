@@ -20,7 +20,7 @@ from stemroot_spark.local_rows import local_rows
 from stemroot_spark.moments import duration_histogram, require_run
 from stemroot_spark.optimal_planning import optimal_strata
 from stemroot_spark.pairing import matched_launches
-from stemroot_spark.parts import parts_of
+from stemroot_spark.parts import parts_of, with_certain_beginnings
 from stemroot_spark.planned import PlannedStrata
 from stemroot_spark.progress import stage
 from stemroot_spark.repeat_planning import repeat_strata, require_two_profiles
@@ -132,7 +132,7 @@ def _write_plan(
     settled = with_noise(options, noise.value)
     with stage("choose strata") as report:
         if pairs is not None:
-            chosen = repeat_strata(pairs, len(planned), settled)
+            chosen = repeat_strata(pairs, len(planned), settled, noise)
         else:
             histogram = _without(
                 warehouse.read("duration_histograms").where(F.col("run_id") == run_id), excluded_ids
@@ -141,6 +141,8 @@ def _write_plan(
                 histogram = duration_histogram(parts.launches)
             choose = _CHOICES.get(options.method, root_strata)
             chosen = choose(histogram, len(planned), settled)
+            if parts is not None:
+                chosen = with_certain_beginnings(chosen, parts, options.confidence)
         report.rows = len(chosen.strata)
     strata = chosen.strata if parts is None else parts.named(chosen.strata)
     with_id = {"plan_id": F.lit(request.plan_id)}

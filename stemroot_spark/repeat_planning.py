@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from stemroot_spark.config import PlanConfig
 from stemroot_spark.errors import UsageError
 from stemroot_spark.estimators import EXPANSION, PPS
-from stemroot_spark.optimal.paired_kernel import PAIRED_MAX_CELLS, PAIRS, plan_pairs
+from stemroot_spark.launch_noise import MeasuredNoise
+from stemroot_spark.optimal.paired_kernel import PAIRS, paired_options, plan_pairs
 from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions
 from stemroot_spark.optimal_planning import plan_on_executors, plan_options
 from stemroot_spark.pairing import paired_histogram
@@ -29,12 +28,15 @@ def require_two_profiles(config: PlanConfig, run_id: str, repeat_run_id: str) ->
         raise UsageError(f"--repeat-run-id needs --method optimal; it is {config.method}")
 
 
-def repeat_strata(pairs: DataFrame, n_kernels: int, config: PlanConfig) -> PlannedStrata:
+def repeat_strata(
+    pairs: DataFrame, n_kernels: int, config: PlanConfig, noise: MeasuredNoise
+) -> PlannedStrata:
     """Strata, designs and samples of all kernels from pairs of launches (``stemroot_spark.pairing``).
 
-    Times of the result are those of the first profile; the bound rests on the second one.
+    Times of the result are those of the first profile; the bound rests on the second one. noise: the spread between
+    both; one that the user stated is added to what the second profile shows.
     """
-    options = replace(plan_options(config), max_cells=PAIRED_MAX_CELLS)
+    options = paired_options(plan_options(config), noise.value, is_stated=noise.source == "option")
     cached = kernels_in_tasks(paired_histogram(pairs), n_kernels).persist()
     try:
         sizes = cached.agg(

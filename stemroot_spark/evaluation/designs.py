@@ -31,7 +31,7 @@ from stemroot_spark.histogram import cells_from_histogram, histogram_of
 from stemroot_spark.launch_noise import noise_of_second_profile, ranges_of_pairs
 from stemroot_spark.optimal.histogram_kernel import plan_histogram
 from stemroot_spark.optimal.model import GUARANTEES
-from stemroot_spark.optimal.paired_kernel import PAIRED_MAX_CELLS, plan_pairs
+from stemroot_spark.optimal.paired_kernel import paired_options, plan_pairs
 from stemroot_spark.optimal.pairs import paired_histogram_of
 from stemroot_spark.optimal.plan import PlanOptions
 from stemroot_spark.root import split_kernel
@@ -91,7 +91,9 @@ def two_profiles(population: Population, options: Options, *, guarantee: str) ->
         ).assign(kernel_id=kernel)
         for kernel, launches in zip(population.kernels[0].tolist(), population.by_kernel, strict=True)
     ]
-    chosen = replace(_plan_options(settled, guarantee), max_cells=PAIRED_MAX_CELLS)
+    chosen = paired_options(
+        _plan_options(options, guarantee), settled.launch_noise, is_stated=not options.measures_noise
+    )
     plan = plan_pairs(pd.concat(pairs, ignore_index=True), chosen)
     sample = StratifiedSample(assign(population, plan.strata), population.x)
     return Design(sample, len(plan.strata), plan.reason, settled.launch_noise)

@@ -39,6 +39,7 @@ _CLOSE_EPSILONS = 1.02
 _MAX_BISECTIONS = 5
 
 _BLOCK = 4_000
+_MOST_FACTORS = 2_000_000
 _BUCKETS_PER_STRATUM = 256
 _FEW_SAMPLES = 32
 _MOST_LAUNCHES = 10**9 - 1  # what numpy's hypergeometric draws from
@@ -130,8 +131,12 @@ def _simulated(plan: Plan, draw: Draw[Plan], epsilon: float, confidence: float, 
 
 
 def coverage_of(error: FloatArray, total: FloatArray, epsilon: float, confidence: float) -> Coverage:
-    """Coverage of relative errors within epsilon; error and total in ns, shape (draws,)."""
-    relative = np.abs(error) / total
+    """Coverage of relative errors within epsilon; error and total in ns, shape (draws,).
+
+    A total that is not positive, as normal noise of order 1 makes some, counts as missed.
+    """
+    relative = np.full(total.shape, np.inf)
+    np.divide(np.abs(error), total, out=relative, where=total > 0)
     quantile = float(np.quantile(relative, confidence, method="higher"))
     return Coverage(float(np.mean(relative <= epsilon)), relative.size, quantile)
 
@@ -154,12 +159,16 @@ def simulated_draws(
     errors, totals = [], []
     for block in range(first // _BLOCK, -(-(first + draws) // _BLOCK)):
         rng = np.random.default_rng([seed % 2**64, kernel_id % 2**64, block])
-        factors = unit_lognormal(rng, spread[0], (_BLOCK, spread[1]))
         error, total = np.zeros(_BLOCK), np.zeros(_BLOCK)
-        for stratum_error, stratum_total in stratum_errors(rng, factors):
-            error += stratum_error
-            total += stratum_total
+        # A kernel of very many configurations is simulated in slices, which bounds the memory.
+        step = max(1, min(_BLOCK, _MOST_FACTORS // spread[1]))
         wanted = slice(max(first - block * _BLOCK, 0), min(first + draws - block * _BLOCK, _BLOCK))
+        for start in range(0, wanted.stop, step):
+            inside = slice(start, min(start + step, _BLOCK))
+            factors = unit_lognormal(rng, spread[0], (inside.stop - start, spread[1]))
+            for stratum_error, stratum_total in stratum_errors(rng, factors):
+                error[inside] += stratum_error
+                total[inside] += stratum_total
         errors.append(error[wanted])
         totals.append(total[wanted])
     return pd.DataFrame(
@@ -268,14 +277,28 @@ def _few_launches(
     return sums, squares
 
 
+def _counts(rng: np.random.Generator, launches: IntArray, m: int, draws: int) -> FloatArray:
+    """How many of m launches drawn without replacement fall into each bucket, shape (draws, buckets)."""
+    total = int(launches.sum())
+    if total <= _MOST_LAUNCHES:
+        exact = rng.multivariate_hypergeometric(launches, m, size=draws, method="marginals")
+        return np.asarray(exact, dtype=np.float64)
+    share = launches / total
+    if m <= _MOST_LAUNCHES // 1_000:
+        # Of so many launches the draws are all but independent.
+        independent = rng.multinomial(m, share, size=draws).astype(np.float64)
+        return np.asarray(np.minimum(independent, launches))
+    deviation = np.sqrt(share) * rng.standard_normal((draws, share.size))
+    deviation -= share * deviation.sum(axis=1, keepdims=True)
+    counts = m * share + np.sqrt(m * (1.0 - m / total)) * deviation
+    return np.asarray(np.clip(counts, 0.0, launches))
+
+
 def _many_launches(
     rng: np.random.Generator, part: Buckets, m: int, draws: int, config_first: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """The same from the number of launches that fall into each bucket."""
-    launches = part.n
-    if launches.sum() > _MOST_LAUNCHES:
-        launches = np.maximum(launches // -(-int(launches.sum()) // (_MOST_LAUNCHES // 2)), 1)
-    counts = rng.multivariate_hypergeometric(launches, m, size=draws, method="marginals")
+    counts = _counts(rng, part.n, m, draws)
     mean, within = part.sum_ns / part.n, part.m2 / part.n
     sums = np.add.reduceat(counts * mean, config_first, axis=1)
     if within.any():

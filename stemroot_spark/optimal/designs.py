@@ -4,7 +4,9 @@ Expansion draws m of N launches alike: unit cost mean x2, variance N^2 E[S^2] (1
 with probability m x / X: unit cost sum(x x2) / X, variance G / m with G = X R - Y^2, where X = sum x, Y = sum x2 and
 R = sum x2^2 / x (Hansen and Hurwitz 1943; Cochran, Sampling Techniques, section 9A). A launch with m x >= X would be
 drawn for certain; PPS is offered only up to the m at which that begins, so that such launches become a stratum of
-their own, simulated whole. A factor per configuration of relative spread s adds s^2 (X R - sum_c Y_c^2) to G.
+their own, simulated whole. With a factor per configuration of relative spread s and noise of relative spread p on
+every x2 that the simulation adds, y = x2 f_c e, and the expectation of X sum y^2 / x - (sum y)^2 is
+G = (X R - Y^2) + s^2 (X R - sum_c Y_c^2) + p^2 (1 + s^2) (X R - sum x2^2).
 """
 
 from __future__ import annotations
@@ -90,13 +92,14 @@ def designs_of(
     shrunk = (degrees * variance + prior * relative * x2.mean_ns**2) / (degrees + prior)
     raised = np.maximum(shrunk - variance, 0.0) * (n - 1.0)
     moments = IntervalMoments(x2.n, x2.mean_ns, x2.m2 + raised, x2.between_m2 + raised)
-    silent = PlanningModel(model.factor_spread, 0.0, model.use_configurations, model.max_cells)
-    spread = n**2 * silent.expected_variance(*moments)
+    spread = n**2 * model.expected_variance(*moments)
     x = _sums(cells.profile.sum_ns, start, stop)
     own = np.maximum(x * _sums(cells.difference_ns, start, stop) - (x - y) ** 2, 0.0)
     own = (degrees * own + prior * relative * y**2) / (degrees + prior)
     excess = between_excess(cells.repeat, start, stop, y)
-    pps = own + model.factor_spread**2 * (own + excess)
+    noise = model.launch_noise**2 * (1.0 + model.factor_spread**2)
+    between_launches = np.maximum(own + y**2 - (x2.m2 + y**2 / n), 0.0)
+    pps = own + model.factor_spread**2 * (own + excess) + noise * between_launches
     return Designs(
         n=n,
         mean_ns=x2.mean_ns,
@@ -104,8 +107,7 @@ def designs_of(
         pps_cost_ns=_sums(cells.cross, start, stop) / x,
         pps_spread=pps,
         pps_most=np.floor(x / _largest(cells.profile, start, stop)),
-        # Without a single pair nothing shows that times are proportional.
-        may_be_pps=bool(cells.n_matched.any()),
+        may_be_pps=cells.may_be_pps,
     )
 
 

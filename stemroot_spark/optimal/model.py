@@ -57,7 +57,12 @@ class PlanningModel:
 
 
 def planning_model(
-    guarantee: str, *, factor_spread: float, launch_noise: float, max_cells: int = DEFAULT_MAX_CELLS
+    guarantee: str,
+    *,
+    factor_spread: float,
+    launch_noise: float,
+    repeat_noise: float = 0.03,
+    max_cells: int = DEFAULT_MAX_CELLS,
 ) -> PlanningModel:
     """Planning model behind a guarantee: only `transfer` knows configurations, factors and noise.
 
@@ -66,5 +71,5 @@ def planning_model(
     if guarantee not in GUARANTEES:
         raise DataError(f"guarantee {guarantee!r} is not one of {', '.join(GUARANTEES)}")
     if guarantee == "transfer":
-        return PlanningModel(factor_spread, launch_noise, True, max_cells, launch_noise)
-    return PlanningModel(max_cells=max_cells, repeat_noise=launch_noise)
+        return PlanningModel(factor_spread, launch_noise, True, max_cells, repeat_noise)
+    return PlanningModel(max_cells=max_cells, repeat_noise=repeat_noise)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -52,12 +53,12 @@ class PairedKernel:
     def simulate(
         self, strata: pd.DataFrame, *, seed: int, first: int, draws: int, factor: float
     ) -> pd.DataFrame:
-        """Errors of the estimated time where y = x2 times a factor per configuration.
+        """Errors of the estimated time where y = x2 times a factor per configuration, and the model's launch noise.
 
         Errors and totals are scaled by factor. Systematic draws in random order are simulated as independent ones,
         whose variance is no smaller. Draw numbers depend on seed and kernel alone.
         """
-        buckets = self._buckets
+        buckets, noise = self._buckets, self._model.launch_noise
         parts = [_fewer(buckets.at(inside)) for inside in stratum_masks(buckets.first, strata)]
         configs = np.unique(buckets.first.config)
         samples, designs = strata["n_samples"].tolist(), strata["is_pps"].tolist()
@@ -66,10 +67,10 @@ class PairedKernel:
             for part, m, is_pps in zip(parts, samples, designs, strict=True):
                 if is_pps:
                     known = factors[:, np.searchsorted(configs, part.first.config)]
-                    yield _pps_draws(rng, part, m, known)
+                    yield _pps_draws(rng, part, m, known, noise)
                 else:
                     own = factors[:, np.searchsorted(configs, np.unique(part.first.config))]
-                    yield stratum_draws(rng, part.of_repeat(), m, own, 0.0)
+                    yield stratum_draws(rng, part.of_repeat(), m, own, noise)
 
         spread = (self._model.factor_spread, configs.size)
         return simulated_draws(
@@ -89,12 +90,22 @@ def plan_pairs(pairs: pd.DataFrame, options: PlanOptions) -> OptimalPlan:
     return plan_in_process(pairs, PAIRS, options)
 
 
+def paired_options(options: PlanOptions, noise: float, *, is_stated: bool) -> PlanOptions:
+    """Options for two profiles with this spread between them; a stated one is what a simulation adds to it besides."""
+    return replace(
+        options,
+        max_cells=PAIRED_MAX_CELLS,
+        launch_noise=noise if is_stated else 0.0,
+        repeat_noise=noise,
+    )
+
+
 def _fewer(part: PairedBuckets) -> PairedBuckets:
     return part.merged(merge_starts(part.first.config))
 
 
 def _pps_draws(
-    rng: np.random.Generator, part: PairedBuckets, m: int, factors: FloatArray
+    rng: np.random.Generator, part: PairedBuckets, m: int, factors: FloatArray, noise: float
 ) -> tuple[FloatArray, FloatArray]:
     """Error and total in ns of a PPS stratum, shape (draws,); factors of shape (draws, buckets)."""
     x = part.first.sum_ns.astype(np.float64)
@@ -106,5 +117,16 @@ def _pps_draws(
     counts = rng.multinomial(m, x / total_x, size=len(factors))
     drawn = counts * ratio + np.sqrt(counts) * spread * rng.standard_normal(counts.shape)
     total = np.sum(factors * part.repeat_ns, axis=1)
-    estimate = np.sum(factors * drawn, axis=1) * (total_x / m)
-    return estimate - total, total
+    error = np.sum(factors * drawn, axis=1) * (total_x / m) - total
+    if noise > 0.0:
+        # A drawn launch stands for X / (m x) launches but is one of those estimated: its noise counts that much less 1.
+        mean_x = x / part.first.n
+        y_squares = part.repeat_m2 + part.repeat_ns**2 / part.first.n
+        f_squares, seen = factors**2, counts * squares
+        seen_own = np.sqrt(np.sum(f_squares * seen * mean_x**2, axis=1))
+        seen_error = np.sqrt(np.sum(f_squares * seen * (total_x / m - mean_x) ** 2, axis=1))
+        left = np.sqrt(np.sum(f_squares * np.maximum(y_squares - seen * mean_x**2, 0.0), axis=1))
+        of_seen, of_left = noise * rng.standard_normal((2, len(factors)))
+        error = error + of_seen * seen_error - of_left * left
+        total = total + of_seen * seen_own + of_left * left
+    return error, total

@@ -93,7 +93,8 @@ class PairedCells(NamedTuple):
     """Ordered cells of x, the same cells of x2, and the sums that only pairs have, shape (cells,).
 
     relative_variance: the kernel's X R / Y^2 - 1 over its matched launches (R = sum x2^2 / x), the squared relative
-    spread of x2 around what is proportional to x; shrunk as fill_unmatched says.
+    spread of x2 around what is proportional to x; shrunk as fill_unmatched says. may_be_pps: whether pairs show that
+    times are proportional, which is assumed of launches without partner.
     """
 
     profile: OrderedCells
@@ -102,6 +103,7 @@ class PairedCells(NamedTuple):
     difference_ns: FloatArray
     n_matched: IntArray
     relative_variance: float
+    may_be_pps: bool
 
 
 def paired_histogram_of(
@@ -226,4 +228,5 @@ def paired_cells(
         difference_ns=merged.difference_ns,
         n_matched=merged.n_matched,
         relative_variance=relative_variance,
+        may_be_pps=bool(2 * buckets.n_matched.sum() >= buckets.first.n.sum()),
     )

@@ -51,7 +51,9 @@ _SHRINK = 0.97
 class PlanOptions:
     """What to guarantee: within epsilon at the confidence, for one of GUARANTEES.
 
-    factor_spread and launch_noise belong to `transfer`, rho to `worst-case`. draws is the size of the simulation
+    factor_spread and launch_noise belong to `transfer`, rho to `worst-case`. repeat_noise: the spread between two
+    profiles assumed of launches that the second one lacks; with two profiles, whose spread is measured, launch_noise is
+    what a simulation adds to it. draws is the size of the simulation
     that calibrates; calibrated=False plans for epsilon as it is and only measures the coverage.
     """
 
@@ -60,6 +62,7 @@ class PlanOptions:
     confidence: float = 0.95
     factor_spread: float = 0.5
     launch_noise: float = 0.03
+    repeat_noise: float = 0.03
     rho: float = 2.0
     seed: int = 0
     draws: int = DRAWS
@@ -74,6 +77,7 @@ class PlanOptions:
             self.guarantee,
             factor_spread=self.factor_spread,
             launch_noise=self.launch_noise,
+            repeat_noise=self.repeat_noise,
             max_cells=self.max_cells,
         )
 

@@ -16,8 +16,9 @@ from stemroot_spark.config import load_config
 from stemroot_spark.drawing import draw
 from stemroot_spark.errors import UnknownIdError, UsageError
 from stemroot_spark.fleet import FleetSpec, WriterOptions, kernel_table, launches, write_fleet
+from stemroot_spark.launch_noise import MeasuredNoise
 from stemroot_spark.optimal.model import PlanningModel
-from stemroot_spark.optimal.paired_kernel import plan_pairs
+from stemroot_spark.optimal.paired_kernel import paired_options, plan_pairs
 from stemroot_spark.optimal.pairs import PAIR_COLUMNS, paired_buckets, paired_histogram_of
 from stemroot_spark.optimal_planning import plan_options
 from stemroot_spark.pairing import matched_launches, paired_histogram
@@ -112,11 +113,11 @@ def test_sums_over_pairs_are_those_of_numpy(
 
 def test_plan_of_pairs_is_the_same_whatever_the_partitions(pairs: DataFrame, histogram: pd.DataFrame) -> None:
     config = load_config(overrides=["plan.epsilon=0.03", "plan.launch_noise=0.03"]).plan
-    found = repeat_strata(pairs.repartition(5), 40, config)
-    again = repeat_strata(pairs.repartition(3, "kernel_invocation"), 40, config)
+    noise = MeasuredNoise(0.03, "second profile")
+    found = repeat_strata(pairs.repartition(5), 40, config, noise)
+    again = repeat_strata(pairs.repartition(3, "kernel_invocation"), 40, config, noise)
     pd.testing.assert_frame_equal(found.strata, again.strata)
-    options = replace(plan_options(config), max_cells=256)
-    local = plan_pairs(histogram, options)
+    local = plan_pairs(histogram, paired_options(plan_options(config), 0.03, is_stated=False))
     names = ["kernel_id", "stratum_id", "lower_ns", "upper_ns", "n_population", "n_samples", "is_pps"]
     pd.testing.assert_frame_equal(found.strata[names], local.strata[names], check_dtype=False)
     assert (found.strata["design"] == "pps").any()

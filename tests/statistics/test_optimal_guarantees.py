@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from functools import cache
 from itertools import product
 
@@ -158,6 +159,38 @@ def test_simulated_launches_are_those_of_drawing_without_replacement() -> None:
     values, counts = np.unique(draws["error_ns"] + 7_000, return_counts=True)
     assert values.tolist() == [4_500, 7_500, 9_000]
     assert np.abs(counts - 3_000).max() < 4 * np.sqrt(9_000 * 2 / 9)
+
+
+def test_strata_of_more_launches_than_numpy_draws_from_have_the_planned_variance() -> None:
+    # 4e9 launches in 40 buckets, two thirds of them drawn.
+    rng = np.random.default_rng(SEED)
+    durations = np.repeat(rng.integers(10_000, 40_000, 40), 10)
+    frame = histogram_of(durations).assign(kernel_id=1)
+    for name in ("n", "sum_ns", "sum_sq"):
+        frame[name] = frame[name] * 10_000_000
+    for samples in (900_000, 2_500_000_000):
+        strata = _work(frame, PlanningModel()).frontier([0.0], False).assign(n_samples=samples)
+        draws = _work(frame, PlanningModel()).simulate(strata, {}, seed=SEED, first=0, draws=4_000)
+        error = draws["error_ns"].to_numpy(dtype=np.float64)
+        n, variance = 4e9, float(durations.var())
+        expected = n * variance * (n - samples) / samples
+        assert (error**2).mean() == pytest.approx(expected, rel=4 * np.sqrt(2 / error.size))
+        assert abs(error.mean()) < 4 * np.sqrt(expected / error.size)
+
+
+def test_memory_does_not_grow_with_the_configurations_of_a_kernel() -> None:
+    config = np.arange(10_000)
+    frame = histogram_of(np.random.default_rng(SEED).integers(1_000, 9_000, config.size), config)
+    model = PlanningModel(0.5, 0.03, use_configurations=True)
+    work = _work(frame.assign(kernel_id=1), model)
+    strata = work.frontier([0.0], False).assign(n_samples=20)
+    tracemalloc.start()
+    draws = work.simulate(strata, {}, seed=SEED, first=0, draws=200)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(draws) == 200
+    # One array of a factor per draw of a block and configuration would take 320 MB.
+    assert peak < 160e6
 
 
 def test_draws_are_the_same_however_they_are_asked_for() -> None:
