@@ -27,10 +27,14 @@ from stemroot_spark.fingerprint import Fingerprint, canonical_json, sha256_of
 from stemroot_spark.local_rows import local_rows
 from stemroot_spark.moments import require_run
 from stemroot_spark.progress import stage
+from stemroot_spark.repeat_planning import require_other_content
+from stemroot_spark.repetitions import settle_noise
 from stemroot_spark.tables import JobWrites, Warehouse
 from stemroot_spark.tables.ddl import columns
 
 _INPUTS = ("runs", "kernels", "launch_configs", "kernel_launches", "kernel_features")
+# Options of single methods, which the rows do not repeat.
+_OF_METHODS = ("split_hysteresis", "density_distance", "density_share")
 _AIMS = (
     "epsilon",
     "confidence",
@@ -95,6 +99,8 @@ def evaluate(
         raise UsageError(
             f"--repeat-run-id {request.repeat_run_id} is the run itself or the one to score against; give a third run"
         )
+    if repeat is not None:
+        require_other_content(warehouse, request.run_id, str(request.repeat_run_id))
     population: Population | None = None
     if request.features:
         population = collect(warehouse, request.run_id, config)
@@ -114,6 +120,7 @@ def evaluate(
         "draws": config.evaluate.draws,
         "features": feature_fingerprints(warehouse, request.run_id),
         **aims,
+        **{name: getattr(config.plan, name) for name in _OF_METHODS},
     }
     metadata = {
         "input_versions": warehouse.input_versions(*_INPUTS),
@@ -137,7 +144,7 @@ def evaluate(
             matched = match(population, collect(warehouse, request.against_run_id, config))
             population = matched.population
         population = attach(population, _features(warehouse, request.run_id))
-        launch_noise = config.plan.resolved_launch_noise()[0]
+        noise = settle_noise(config.plan, _launches(warehouse, request.run_id, config), None, True)
         with stage("evaluate methods") as report:
             results = evaluate_methods(
                 population,
@@ -147,10 +154,13 @@ def evaluate(
                     epsilon=config.plan.epsilon,
                     confidence=config.plan.confidence,
                     factor_spread=config.plan.factor_spread,
-                    launch_noise=launch_noise,
+                    launch_noise=noise.value,
                     rho=config.plan.worst_case_factor,
                     seed=config.plan.seed,
-                    measures_noise=config.plan.launch_noise == "auto",
+                    measures_noise=noise.source != "option",
+                    split_hysteresis=config.plan.split_hysteresis,
+                    density_distance=config.plan.density_distance,
+                    density_share=config.plan.density_share,
                 ),
                 draws=config.evaluate.draws,
                 y_ns=None if matched is None else matched.y_ns,
@@ -162,7 +172,8 @@ def evaluate(
             "against_run_id": request.against_run_id,
             "repeat_run_id": request.repeat_run_id,
             **aims,
-            "launch_noise": launch_noise,
+            "launch_noise": noise.value,
+            "launch_noise_source": noise.source,
             **_population_figures(population, matched),
             "input_versions": canonical_json(metadata["input_versions"]),
             "config_sha256": metadata["config_sha256"],
@@ -173,10 +184,7 @@ def evaluate(
 
 def collect(warehouse: Warehouse, run_id: str, config: Config) -> Population:
     """Launches of a run on the driver, communication left out as the plan would; UsageError for too many."""
-    launches = warehouse.read("kernel_launches").where(F.col("run_id") == run_id)
-    if config.plan.communication == "exclude":
-        waiting = warehouse.read("kernels").where("is_communication").select("kernel_id")
-        launches = launches.join(F.broadcast(waiting), "kernel_id", how="left_anti")
+    launches = _launches(warehouse, run_id, config)
     with stage(f"collect launches of {run_id}") as report:
         report.rows = launches.count()
         limit = config.evaluate.max_launches
@@ -198,6 +206,14 @@ def collect(warehouse: Warehouse, run_id: str, config: Config) -> Population:
             .toPandas()
         )
     return Population.of_frame(frame)
+
+
+def _launches(warehouse: Warehouse, run_id: str, config: Config) -> DataFrame:
+    launches = warehouse.read("kernel_launches").where(F.col("run_id") == run_id)
+    if config.plan.communication != "exclude":
+        return launches
+    waiting = warehouse.read("kernels").where("is_communication").select("kernel_id")
+    return launches.join(F.broadcast(waiting), "kernel_id", how="left_anti")
 
 
 def _product(*names: str) -> Any:

@@ -23,14 +23,16 @@ _SMALL = 2**31
 _LOW_BITS = 28
 _SIGNIFICANT_DIGITS = 9
 _FIRST_WINDOW = 32
+# Above this correlation of successive launches, or this far of the first window's mean from the whole, windows mislead.
+_CORRELATED, _FAR = 0.3, 0.05
 
 
 def moments(
-    warehouse: Warehouse, *, run_id: str, autocorrelation_ranks: int = 0, replace: bool = False
+    warehouse: Warehouse, *, run_id: str, autocorrelation_ranks: int = 1, replace: bool = False
 ) -> dict[str, Any]:
     """Compute the moments of an ingested run and return the summary.
 
-    ``autocorrelation_ranks`` ranks give the autocorrelation of kernels; 0 leaves it null.
+    The first ``autocorrelation_ranks`` ranks of the run give the autocorrelation of kernels; 0 leaves it null.
     Raises UnknownIdError where the run is not complete in the warehouse.
     """
     run = require_run(warehouse, run_id)
@@ -53,20 +55,32 @@ def moments(
             F.avg(F.when(F.col("kernel_invocation") < _FIRST_WINDOW, F.col("duration_ns"))).alias("first_ns"),
         )
         if autocorrelation_ranks:
-            sequences = launches.where(F.col("rank") < autocorrelation_ranks)
+            ranks = sorted(run["ranks_present"])[:autocorrelation_ranks]
+            sequences = launches.where(F.col("rank").isin(ranks))
             shapes = shapes.join(autocorrelation(sequences), "kernel_id", how="left")
         else:
             shapes = shapes.withColumn("autocorrelation", F.lit(None).cast("double"))
         writes.finish(_of_run(run_id, kernel_moments(histogram).transform(_with_shape, shapes)))
+    # Where successive launches are alike, or the first ones unlike the rest, a window of launches tells little.
+    is_biased = (F.col("autocorrelation") > _CORRELATED) | (F.abs(F.col("first_window_ratio") - 1) > _FAR)
     with stage("read kernel_moments") as report:
         summary = (
             warehouse.read("kernel_moments")
             .where(F.col("run_id") == run_id)
-            .agg(F.count("*"), F.sum("n"), F.sum("total_ns"))
+            .agg(
+                F.count("*").alias("n_kernels"),
+                F.sum("n").alias("n_launches"),
+                F.sum("total_ns").alias("total_time_ns"),
+                F.count_if(is_biased).alias("n_kernels_windows_biased"),
+                F.round(F.sum(F.when(is_biased, F.col("time_share")).otherwise(0.0)), 4).alias(
+                    "time_share_windows_biased"
+                ),
+            )
             .first()
         )
-        report.rows = summary[0] if summary else 0
-    return {"run_id": run_id, "n_kernels": summary[0], "n_launches": summary[1], "total_time_ns": summary[2]}  # type: ignore[index]
+        found = {} if summary is None else summary.asDict()
+        report.rows = int(found.get("n_kernels", 0))
+    return {"run_id": run_id, **found}
 
 
 def require_run(warehouse: Warehouse, run_id: str) -> dict[str, Any]:

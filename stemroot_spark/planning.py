@@ -23,7 +23,7 @@ from stemroot_spark.pairing import matched_launches
 from stemroot_spark.parts import parts_of, with_certain_beginnings
 from stemroot_spark.planned import PlannedStrata
 from stemroot_spark.progress import stage
-from stemroot_spark.repeat_planning import repeat_strata, require_two_profiles
+from stemroot_spark.repeat_planning import repeat_strata, require_other_content, require_two_profiles
 from stemroot_spark.repetitions import settle_noise, with_noise
 from stemroot_spark.root_planning import root_strata
 from stemroot_spark.tables import JobWrites, Warehouse
@@ -63,6 +63,7 @@ def plan(
         require_two_profiles(config.plan, run_id, repeat_run_id)
         inputs["repeat_run_id"] = repeat_run_id
         inputs["repeat_run"] = require_run(warehouse, repeat_run_id)["fingerprint"]
+        require_other_content(warehouse, run_id, repeat_run_id)
     moments = _kernel_moments(warehouse, run_id)
     for table in _INPUTS:
         warehouse.read(table)

@@ -14,6 +14,7 @@ from stemroot_spark.optimal.plan import OptimalPlan, PlanOptions
 from stemroot_spark.optimal_planning import plan_on_executors, plan_options
 from stemroot_spark.pairing import paired_histogram
 from stemroot_spark.planned import PlannedStrata, kernels_in_tasks
+from stemroot_spark.tables import Warehouse
 
 
 def require_two_profiles(config: PlanConfig, run_id: str, repeat_run_id: str) -> None:
@@ -26,6 +27,24 @@ def require_two_profiles(config: PlanConfig, run_id: str, repeat_run_id: str) ->
         )
     if config.method != "optimal":
         raise UsageError(f"--repeat-run-id needs --method optimal; it is {config.method}")
+
+
+def require_other_content(warehouse: Warehouse, run_id: str, repeat_run_id: str) -> None:
+    """UsageError where a trace is in both runs: it repeats nothing, and every ratio of its durations is 1."""
+    runs = F.col("run_id").isin(run_id, repeat_run_id) & (F.col("status") == "ingested")
+    found = (
+        warehouse.read("trace_files")
+        .where(runs)
+        .groupBy("content_id")
+        .agg(F.count_distinct("run_id").alias("runs"), F.min("source_uri").alias("source_uri"))
+        .where("runs = 2")
+        .first()
+    )
+    if found is not None:
+        raise UsageError(
+            f"--repeat-run-id {repeat_run_id}: its trace {found['source_uri']} is in run {run_id} too, byte for byte; "
+            "give a run that was profiled again"
+        )
 
 
 def repeat_strata(

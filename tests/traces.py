@@ -27,6 +27,8 @@ TRACES = (
     "qwen_h100",
     "bn",
 )
+# Those, and the small ones: a few launches of one kernel up to a Kineto trace of one more rank.
+EVERY_TRACE = (*TRACES, "rank-0", "rank-1", "saxpy", "cuda_graph", "launch_kern_exec")
 
 
 class _Launch(NamedTuple):
@@ -56,6 +58,14 @@ def _csv(name: str) -> Iterator[_Launch]:
                 yield _Launch(row["Name"], tuple(row[c] for c in columns), int(row["Duration (ns)"]))
 
 
+def _kernel_exec(name: str) -> Iterator[_Launch]:
+    with (DATA / "nsys_csv" / name).open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            if row["Kernel Dur (ns)"]:
+                config = row["GridXYZ"], row["BlockXYZ"]
+                yield _Launch(row["Kernel Name"], config, int(row["Kernel Dur (ns)"]))
+
+
 def _kineto(name: str) -> Iterator[_Launch]:
     with gzip.open(DATA / "kineto" / name, "rt") as stream:
         events = json.load(stream)["traceEvents"]
@@ -72,15 +82,21 @@ def _launches(name: str) -> Iterable[_Launch]:
             return _sqlite("h100_2rank_llm_2026.2.sqlite")
         case "rodinia_gaussian":
             return _sqlite("rodinia_gaussian_2022.4.sqlite")
+        case "saxpy":
+            return _sqlite("saxpy_mpi_2022.2.sqlite")
+        case "cuda_graph":
+            return _sqlite("cuda_graph_2025.5.sqlite")
         case "bn":
             return _csv("bn_cuda_gpu_trace.csv")
+        case "launch_kern_exec":
+            return _kernel_exec("launch_cuda_kern_exec_trace.csv")
         case _:
             return _kineto(f"{name}.json.gz")
 
 
 @cache
 def launches(name: str) -> pd.DataFrame:
-    """Launches of a trace in TRACES: kernel_id and launch_config_id numbered by name, duration_ns above 0.
+    """Launches of a trace in EVERY_TRACE: kernel_id and launch_config_id numbered by name, duration_ns above 0.
 
     Communication kernels are left out unless the name of the trace asks for them.
     """

@@ -7,7 +7,7 @@ CannotRunError where it lacks what it needs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stemroot_spark.allocation import allocate, smallest_sample, variance_bound
+from stemroot_spark.density import density_leaves, require_scikit_learn
 from stemroot_spark.errors import DataError, UsageError
 from stemroot_spark.evaluation import signatures
 from stemroot_spark.evaluation.population import CannotRunError, Population
@@ -27,7 +28,7 @@ from stemroot_spark.evaluation.samples import (
     StratifiedSample,
     SystematicSample,
 )
-from stemroot_spark.histogram import cells_from_histogram, histogram_of
+from stemroot_spark.histogram import Cells, cells_from_histogram, histogram_of
 from stemroot_spark.launch_noise import noise_of_second_profile, ranges_of_pairs
 from stemroot_spark.optimal.histogram_kernel import plan_histogram
 from stemroot_spark.optimal.model import GUARANTEES
@@ -43,6 +44,7 @@ IntArray = npt.NDArray[np.int64]
 class Options:
     """What methods aim at. factor_spread, launch_noise and rho are those of the optimal planner.
 
+    split_hysteresis is that of ROOT; density_distance and density_share as stemroot_spark.density has them.
     measures_noise: whether a method that can measure the launch noise uses what it finds instead.
     """
 
@@ -53,6 +55,9 @@ class Options:
     rho: float = 2.0
     seed: int = 1
     measures_noise: bool = True
+    split_hysteresis: float = 0.0
+    density_distance: float = 0.05
+    density_share: float = 0.01
 
 
 class Design(NamedTuple):
@@ -84,7 +89,6 @@ def two_profiles(population: Population, options: Options, *, guarantee: str) ->
     noise = None
     if options.measures_noise:
         noise = noise_of_second_profile(ranges_of_pairs(population.kernel_id, population.x, repeat))
-    settled = options if noise is None else replace(options, launch_noise=noise)
     pairs = [
         paired_histogram_of(
             population.duration_ns[launches], repeat[launches], population.launch_config_id[launches]
@@ -92,11 +96,13 @@ def two_profiles(population: Population, options: Options, *, guarantee: str) ->
         for kernel, launches in zip(population.kernels[0].tolist(), population.by_kernel, strict=True)
     ]
     chosen = paired_options(
-        _plan_options(options, guarantee), settled.launch_noise, is_stated=not options.measures_noise
+        _plan_options(options, guarantee),
+        options.launch_noise if noise is None else noise,
+        is_stated=not options.measures_noise,
     )
     plan = plan_pairs(pd.concat(pairs, ignore_index=True), chosen)
     sample = StratifiedSample(assign(population, plan.strata), population.x)
-    return Design(sample, len(plan.strata), plan.reason, settled.launch_noise)
+    return Design(sample, len(plan.strata), plan.reason, noise)
 
 
 def _plan_options(options: Options, guarantee: str) -> PlanOptions:
@@ -113,13 +119,46 @@ def _plan_options(options: Options, guarantee: str) -> PlanOptions:
 
 def stem_root(population: Population, options: Options, *, paper: bool) -> Design:
     """STEM+ROOT kernel by kernel, as published or with our corrections; the draw takes at most a whole stratum."""
+
+    def leaves(cells: Cells) -> pd.DataFrame:
+        return split_kernel(
+            cells,
+            epsilon=options.epsilon,
+            confidence=options.confidence,
+            paper=paper,
+            hysteresis=options.split_hysteresis,
+        ).leaves_frame()
+
+    return _by_kernel(population, options, leaves, keeps_samples=paper)
+
+
+def density(population: Population, options: Options) -> Design:
+    """Strata by density-based clustering, kernel by kernel, with samples as stem-root has them."""
+    try:
+        require_scikit_learn()
+    except UsageError as error:
+        raise CannotRunError(f"needs scikit-learn: {error}") from None
+
+    def leaves(cells: Cells) -> pd.DataFrame:
+        found = density_leaves(cells, distance=options.density_distance, share=options.density_share)
+        # Everything simulated keeps any bound: where the allocation may start.
+        return found.assign(n_samples=found["n_population"])
+
+    return _by_kernel(population, options, leaves, keeps_samples=False)
+
+
+def _by_kernel(
+    population: Population,
+    options: Options,
+    leaves_of: Callable[[Cells], pd.DataFrame],
+    *,
+    keeps_samples: bool,
+) -> Design:
+    """Strata by duration of each kernel, with the fewest samples within its bound unless they keep their own."""
     parts = []
     for kernel, launches in zip(population.kernels[0].tolist(), population.by_kernel, strict=True):
-        cells = cells_from_histogram(histogram_of(population.duration_ns[launches]))
-        leaves = split_kernel(
-            cells, epsilon=options.epsilon, confidence=options.confidence, paper=paper
-        ).leaves_frame()
-        if not paper:
+        leaves = leaves_of(cells_from_histogram(histogram_of(population.duration_ns[launches])))
+        if not keeps_samples:
             bound = variance_bound(float(population.x[launches].sum()), options.epsilon, options.confidence)
             leaves["n_samples"] = allocate(
                 leaves["n_population"],
@@ -204,6 +243,7 @@ METHODS: dict[str, Method] = {
     **{f"two-profiles/{guarantee}": partial(two_profiles, guarantee=guarantee) for guarantee in GUARANTEES},
     "stem-root": partial(stem_root, paper=False),
     "stem-root-paper": partial(stem_root, paper=True),
+    "density": density,
     "random": simple_random,
     "systematic": systematic,
     "first-launch": first_launch,

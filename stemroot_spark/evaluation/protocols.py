@@ -61,7 +61,7 @@ class Protocol:
 class Evaluated(NamedTuple):
     """One method under one protocol: a score, or why there is none (status cannot_run).
 
-    launch_noise: prior of its interval.
+    launch_noise: prior of its interval. noise_source: where a method that measured its own has it from.
     """
 
     method: str
@@ -71,6 +71,7 @@ class Evaluated(NamedTuple):
     reason: str | None
     score: Score | None
     launch_noise: float | None
+    noise_source: str | None
     n_strata: int | None
     planning_seconds: float | None
     seconds: float | None
@@ -90,6 +91,7 @@ class Evaluated(NamedTuple):
             "reason": self.reason,
             **figures,
             **({} if self.launch_noise is None else {"launch_noise": self.launch_noise}),
+            **({} if self.noise_source is None else {"launch_noise_source": self.noise_source}),
             "n_strata": self.n_strata,
             "planning_seconds": self.planning_seconds,
             "seconds": self.seconds,
@@ -153,8 +155,10 @@ def _evaluated(
     elif problem is not None:
         problem = f"cannot run: {problem}"
     if design is None or problem is not None:
-        return Evaluated(*head, "cannot_run", problem, None, None, None, None, None)
-    noise = options.launch_noise if design.launch_noise is None else design.launch_noise
+        return Evaluated(*head, "cannot_run", problem, None, None, None, None, None, None)
+    noise, source = options.launch_noise, None
+    if design.launch_noise is not None:
+        noise, source = design.launch_noise, "second profile"
     started = time.perf_counter()
     result = score(
         population,
@@ -167,7 +171,9 @@ def _evaluated(
         seed=options.seed,
     )
     seconds = time.perf_counter() - started
-    return Evaluated(*head, "ok", design.reason, result, noise, design.n_strata, planning_seconds, seconds)
+    return Evaluated(
+        *head, "ok", design.reason, result, noise, source, design.n_strata, planning_seconds, seconds
+    )
 
 
 def _outcome(population: Population, protocol: Protocol, y_ns: FloatArray | None) -> Outcome:

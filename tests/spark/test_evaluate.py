@@ -60,7 +60,7 @@ def test_methods_are_scored_and_those_without_features_say_so(nights: Jobs, scra
     rows = nights.table("evaluations", evaluation_id="first")
     launches = _planned(nights)
     assert set(rows["n_launches"]) == {len(launches)} == {summary["n_launches"]}
-    assert len(rows) == len(summary["results"]) == 2 * 17
+    assert len(rows) == len(summary["results"]) == 2 * 18
     is_transfer = (rows["method"] == "optimal") & (rows["guarantee"] == "transfer")
     transfer = rows[is_transfer & (rows["protocol"] == "P2")].iloc[0]
     assert transfer["status"] == "ok"
@@ -68,6 +68,9 @@ def test_methods_are_scored_and_those_without_features_say_so(nights: Jobs, scra
     assert abs(transfer["bias"]) < 5 * transfer["bias_se"]
     means = launches.groupby("kernel_id")["duration_ns"].agg(["sum", "mean"])
     assert transfer["floor_speedup"] == pytest.approx(means["sum"].sum() / means["mean"].sum())
+    # Alternating inputs of the iterations are no noise: that of the generated launches is 0.03.
+    assert set(rows["launch_noise_source"]) == {"iterations"}
+    assert set(rows["launch_noise"].between(0.02, 0.04)) == {True}
     lacking = rows[rows["method"].isin(["pka", "sieve", "photon", "simpoint", "two-profiles"])]
     assert (lacking["status"] == "cannot_run").all()
     assert lacking["reason"].str.startswith("cannot run: needs ").all()
@@ -137,6 +140,7 @@ def test_another_night_is_scored_against_with_what_it_lacks_left_out(nights: Job
     modelled = repeated[repeated["protocol"] == "P2"]
     assert set(modelled["guarantee"]) == {"transfer", "total", "per-kernel", "worst-case"}
     assert (modelled["interval_coverage"] > 0.9).all()
+    assert set(modelled["launch_noise_source"]) == {"second profile"}
     assert (modelled["bias"].abs() < 5 * modelled["bias_se"]).all()
 
     together = _evaluate(

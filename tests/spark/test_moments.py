@@ -124,6 +124,28 @@ def test_skewness_and_kurtosis_are_those_of_scipy(fleet: Fleet) -> None:
     assert checked > 20
 
 
+def test_windows_that_mislead_are_told(fleet: Fleet) -> None:
+    """Correlation of successive launches on rank 0, and the first 32 launches of every rank against all, by numpy."""
+    rows = fleet.jobs.table("kernel_moments", run_id="night").set_index("kernel_id")
+    launches = fleet.jobs.table("kernel_launches", run_id="night")
+    biased = set()
+    for kernel_id, mine in launches.sort_values("kernel_invocation").groupby("kernel_id"):
+        of_rank = mine[mine["rank"] == 0]["duration_ns"].to_numpy(dtype=np.float64)
+        ratio = mine[mine["kernel_invocation"] < 32]["duration_ns"].mean() / mine["duration_ns"].mean()
+        row = rows.loc[kernel_id]
+        assert row["first_window_ratio"] == pytest.approx(ratio, rel=1e-8)
+        correlation = np.nan
+        if of_rank.size > 2 and np.ptp(of_rank[1:]) > 0 and np.ptp(of_rank[:-1]) > 0:
+            correlation = np.corrcoef(of_rank[1:], of_rank[:-1])[0, 1]
+            assert row["autocorrelation"] == pytest.approx(correlation, rel=1e-7, abs=1e-7)
+        if correlation > 0.3 or abs(ratio - 1) > 0.05:
+            biased.add(kernel_id)
+    summary = fleet.jobs.moments("night")
+    assert summary["n_kernels_windows_biased"] == len(biased) > 0
+    share = rows.loc[sorted(biased), "time_share"].sum()
+    assert summary["time_share_windows_biased"] == pytest.approx(share, abs=1e-4)
+
+
 def test_the_tables_hold_the_integers_of_the_launches(fleet: Fleet) -> None:
     launches = fleet.jobs.table("kernel_launches", run_id="night")
     histogram = fleet.jobs.table("duration_histograms", run_id="night")

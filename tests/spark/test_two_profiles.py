@@ -271,5 +271,8 @@ def test_two_profiles_are_refused_where_they_cannot_be_used(jobs: Jobs, planned:
         jobs.plan("night-0", "other", repeat_run_id="night-0")
     with pytest.raises(UsageError, match="needs --method optimal"):
         jobs.plan("night-0", "other", repeat_run_id="night-1", overrides=["plan.method=stem-root"])
+    jobs.ingest("copy", jobs.path.parent / "night-0")
+    with pytest.raises(UsageError, match=r"its trace .* is in run night-0 too, byte for byte"):
+        jobs.plan("night-0", "other", repeat_run_id="copy")
     with pytest.raises(UsageError, match=r"strata_by phase"):
         jobs.plan("night-0", "other", repeat_run_id="night-1", overrides=["plan.strata_by=phase"])

@@ -32,6 +32,7 @@ from stemroot_spark.optimal.plan import (
 )
 from stemroot_spark.optimal.worst_case import relative_deviation, worst_factors
 from tests import traces
+from tests.launch_coverage import least_coverage
 
 IntArray = npt.NDArray[np.int64]
 SEED = 99
@@ -306,3 +307,27 @@ def test_guarantees_on_h100_2rank(
     if guarantee == "transfer":
         own = _coverage(traces.histogram("h100_2rank"), plan, options.model).share
         assert own >= 0.945
+
+
+@needs_traces
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("name", traces.EVERY_TRACE)
+def test_every_guarantee_covers_on_every_trace_launch_by_launch(name: str, guarantee: str) -> None:
+    """20,000 draws of single launches under the guarantee's planning model, by code that the planner does not use."""
+    options = PlanOptions(guarantee=guarantee)
+    plan = _planned(name, options)
+    assert plan.reason is None
+    corner = worst_corner(plan.strata, options.rho) if guarantee == "worst-case" else None
+    share = least_coverage(
+        traces.launches(name),
+        plan.strata,
+        epsilon=options.epsilon,
+        draws=20_000,
+        seed=SEED,
+        factor_spread=options.model.factor_spread,
+        launch_noise=options.model.launch_noise,
+        kernel_factors=corner,
+        by_kernel=guarantee == "per-kernel",
+    )
+    print(f"seed {SEED}: {name}, {guarantee}: {share} +- 0.0015")
+    assert share >= 0.945
