@@ -1,8 +1,8 @@
 """How accurate plans are on what they have not seen, as Markdown tables: python -m bench.accuracy [section ...].
 
-Sections: factors, intervals, prices, pairs, held_out, repeats, suite, signatures; all by default. Real traces are read
-from where tests/traces.py finds them. 20,000 draws each, 2,000 for random and systematic: the Monte-Carlo error of a
-coverage of 0.95 is 0.0015 and 0.005.
+Sections: factors, clusterings, intervals, prices, pairs, held_out, repeats, suite, signatures; all by default. Real
+traces are read from where tests/traces.py finds them. 20,000 draws each, 2,000 for random, systematic and clusterings:
+the Monte-Carlo error of a coverage of 0.95 is 0.0015 and 0.005.
 """
 
 from __future__ import annotations
@@ -133,6 +133,30 @@ def factors() -> None:
             r.method: r.score.dropped_share for r in evaluated(trace) if r.score and r.score.dropped_share
         }
         print(f"\nShare of time that no draw stands for: {dropped or 'none'}")
+
+
+def clusterings() -> None:
+    """Three ways to cut a kernel by duration alone, with the same bound on every kernel."""
+    protocols = [Protocol.parse(name) for name in ("P0", "P2:configuration:0.5")]
+
+    def rows() -> Iterable[Iterable[object]]:
+        for trace in TRACES:
+            for method in ("optimal/per-kernel", "stem-root", "density"):
+                profile, model = evaluate(whole(trace), [method], protocols, Options(seed=SEED), draws=2_000)
+                if profile.score is None or model.score is None:
+                    yield trace, method, profile.reason, "", "", "", ""
+                    continue
+                yield (
+                    trace,
+                    method,
+                    profile.n_strata,
+                    profile.score.speedup,
+                    share(profile.score.within_epsilon),
+                    share(model.score.within_epsilon),
+                    profile.planning_seconds,
+                )
+
+    table("trace | method | strata | speedup | P0 | P2:configuration:0.5 | seconds to plan", rows())
 
 
 def intervals() -> None:
@@ -324,6 +348,7 @@ def signatures() -> None:
 
 SECTIONS: dict[str, Callable[[], None]] = {
     "factors": factors,
+    "clusterings": clusterings,
     "intervals": intervals,
     "prices": prices,
     "pairs": pairs_described,

@@ -55,8 +55,9 @@ def moments(
             F.avg(F.when(F.col("kernel_invocation") < _FIRST_WINDOW, F.col("duration_ns"))).alias("first_ns"),
         )
         if autocorrelation_ranks:
-            ranks = sorted(run["ranks_present"])[:autocorrelation_ranks]
-            sequences = launches.where(F.col("rank").isin(ranks))
+            of_run = warehouse.read("rank_moments").where(F.col("run_id") == run_id)
+            ranks = of_run.select("rank").distinct().orderBy("rank").limit(autocorrelation_ranks)
+            sequences = launches.join(F.broadcast(ranks), "rank", how="left_semi")
             shapes = shapes.join(autocorrelation(sequences), "kernel_id", how="left")
         else:
             shapes = shapes.withColumn("autocorrelation", F.lit(None).cast("double"))
