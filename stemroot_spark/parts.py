@@ -68,7 +68,7 @@ class Parts:
 
 
 def with_certain_beginnings(chosen: PlannedStrata, parts: Parts, confidence: float) -> PlannedStrata:
-    """Strata of keys in which first launches are all taken where that is cheap.
+    """Strata of keys, parts of them by first launches, in which these are all taken where that is cheap.
 
     A simulator may well answer otherwise for them than for the rest. Strata are taken whole from the shortest on, while
     what that adds stays within a share of the sampled time.

@@ -20,7 +20,7 @@ from stemroot_spark.local_rows import local_rows
 from stemroot_spark.moments import duration_histogram, require_run
 from stemroot_spark.optimal_planning import optimal_strata
 from stemroot_spark.pairing import matched_launches
-from stemroot_spark.parts import parts_of, with_certain_beginnings
+from stemroot_spark.parts import FIRST_LAUNCHES, parts_of, with_certain_beginnings
 from stemroot_spark.planned import PlannedStrata
 from stemroot_spark.progress import stage
 from stemroot_spark.repeat_planning import repeat_strata, require_other_content, require_two_profiles
@@ -142,7 +142,7 @@ def _write_plan(
                 histogram = duration_histogram(parts.launches)
             choose = _CHOICES.get(options.method, root_strata)
             chosen = choose(histogram, len(planned), settled)
-            if parts is not None:
+            if parts is not None and options.strata_by == FIRST_LAUNCHES:
                 chosen = with_certain_beginnings(chosen, parts, options.confidence)
         report.rows = len(chosen.strata)
     strata = chosen.strata if parts is None else parts.named(chosen.strata)

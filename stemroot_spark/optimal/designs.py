@@ -33,6 +33,7 @@ from stemroot_spark.optimal.programme import (
     best_samples,
     cell_runs,
     check_multipliers,
+    chosen_intervals,
     forward,
     lagrangian,
     stratum_columns,
@@ -184,12 +185,7 @@ def _solve(intervals: Intervals, designs: Designs, multiplier: float) -> PairedS
     pps_costs = pps_samples * designs.pps_cost_ns + multiplier * designs.pps_spread / pps_samples
     is_pps = (pps_costs < costs * (1.0 - _RELATIVE_TIE)) & designs.may_be_pps
     best, chosen = forward(intervals, np.where(is_pps, pps_costs, costs))
-    picked = []
-    position = best.size - 1
-    while position > 0:
-        picked.append(int(chosen[position]))
-        position = int(intervals.start[picked[-1]])
-    index = np.array(picked[::-1])
+    index = chosen_intervals(intervals, chosen)
     return PairedSolution(
         multiplier,
         float(best[-1]),

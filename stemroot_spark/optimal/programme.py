@@ -174,16 +174,21 @@ def forward(intervals: Intervals, costs: FloatArray) -> tuple[FloatArray, IntArr
     return best, chosen
 
 
+def chosen_intervals(intervals: Intervals, chosen: IntArray) -> IntArray:
+    """The intervals of the best partition of all cells, ascending; chosen as forward returns it."""
+    picked = []
+    position = chosen.size - 1
+    while position > 0:
+        picked.append(int(chosen[position]))
+        position = int(intervals.start[picked[-1]])
+    return np.array(picked[::-1])
+
+
 def solve(intervals: Intervals, multiplier: float) -> Solution:
     """Optimal partition of one kernel at a multiplier."""
     samples = best_samples(intervals, multiplier)
     best, chosen = forward(intervals, lagrangian(intervals, multiplier, samples))
-    picked = []
-    position = best.size - 1
-    while position > 0:
-        picked.append(int(chosen[position]))
-        position = int(intervals.start[picked[-1]])
-    index = np.array(picked[::-1])
+    index = chosen_intervals(intervals, chosen)
     return Solution(
         multiplier,
         float(best[-1]),

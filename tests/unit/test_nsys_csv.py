@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import os
-import random
 from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from stemroot_spark.sources import text_stream
 from stemroot_spark.sources.events import EVENT_SCHEMA, REJECT_REASONS, exact_integer, scaled_integer
 from stemroot_spark.sources.nsys_csv import is_nsys_csv, probe_nsys_csv, read_batches
 from stemroot_spark.sources.text_stream import ReadLimits, UnusableSourceError
+from tests.mutations import mutated
 
 _DATA = Path(os.environ.get("STEMROOT_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_traces = pytest.mark.skipif(not _DATA.is_dir(), reason=f"no real traces at {_DATA}")
@@ -444,24 +444,9 @@ def test_mutated_files_never_raise() -> None:
         EXECUTION.encode(),
         gzip.compress(TRACE.encode(), mtime=0),
     ]
-    numbers = random.Random(20_261_130)
-    for number in range(1_500):
-        data = bytearray(seeds[number % len(seeds)])
-        for _ in range(numbers.randint(1, 8)):
-            at = numbers.randrange(len(data))
-            match numbers.randrange(4):
-                case 0:
-                    data[at] = numbers.randrange(256)
-                case 1:
-                    del data[at : at + numbers.randint(1, 40)]
-                case 2:
-                    data[at:at] = numbers.choice(
-                        [b'"', b",", b"\n", b"\r", b"\x00", b"\xff", b"-", b"9" * 25]
-                    )
-                case _:
-                    data[at:at] = data[: numbers.randint(1, 200)]
-            data = data or bytearray(b"x")
-        is_nsys_csv(bytes(data))
-        report = probe_nsys_csv(_stream(bytes(data)))
+    tokens = [b'"', b",", b"\n", b"\r", b"\x00", b"\xff", b"-", b"9" * 25]
+    for data in mutated(seeds, tokens, files=1_500, most_changes=8, seed=20_261_130):
+        is_nsys_csv(data)
+        report = probe_nsys_csv(_stream(data))
         if report.reason is None:
-            assert len(_rows(bytes(data))) == report.n_events
+            assert len(_rows(data)) == report.n_events
