@@ -187,13 +187,15 @@ def kernel_moments(histogram: DataFrame) -> DataFrame:
 def autocorrelation(launches: DataFrame) -> DataFrame:
     """Correlation of the durations of successive launches of each kernel on a rank, null where either is constant."""
     in_order = Window.partitionBy("rank", "kernel_id").orderBy("kernel_invocation")
-    pair = launches.select(
+    pairs = launches.select(
         "kernel_id",
         F.col("duration_ns").cast("double").alias("duration"),
         F.lag("duration_ns").over(in_order).cast("double").alias("previous"),
-    )
-    correlation = F.corr("duration", "previous")
-    return pair.groupBy("kernel_id").agg(F.nanvl(correlation, F.lit(None)).alias("autocorrelation"))
+    ).where(F.col("previous").isNotNull())
+    # Not corr, which fails on equal durations where Spark's ANSI mode refuses to divide by zero.
+    spread = F.stddev_pop("duration") * F.stddev_pop("previous")
+    correlation = F.try_divide(F.covar_pop("duration", "previous"), spread)
+    return pairs.groupBy("kernel_id").agg(correlation.alias("autocorrelation"))
 
 
 def _with_shape(kernels: DataFrame, shapes: DataFrame) -> DataFrame:

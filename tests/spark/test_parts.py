@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from support import Jobs
 
 from stemroot_spark.config import load_config
 from stemroot_spark.drawing import draw
 from stemroot_spark.errors import UsageError
+from stemroot_spark.fleet import FleetSpec, WriterOptions, write_fleet
 from stemroot_spark.moments import duration_histogram
 from stemroot_spark.optimal_planning import optimal_strata
 from stemroot_spark.parts import Parts, parts_of, with_certain_beginnings
@@ -170,6 +173,37 @@ def test_beginnings_are_taken_whole_where_that_is_cheap() -> None:
     assert found.planned_relative_error == pytest.approx(1.959964 * np.sqrt(variance) / 142_000, rel=1e-6)
     dear = replace(chosen, sampled_time_ns=1_000.0)
     assert with_certain_beginnings(dear, Parts(None, names), 0.95) is dear  # type: ignore[arg-type]
+
+
+def test_a_plan_with_beginnings_from_traces_to_the_estimate(spark: SparkSession, scratch: Path) -> None:
+    """A rank whose first three iterations are slower, planned by first launches and replayed from another night."""
+    jobs = Jobs(spark, scratch / "warehouse")
+    spec = FleetSpec(ranks=1, layers=1, iterations=24, seed=5)
+    for night in (0, 1):
+        write_fleet(scratch / f"{night}", replace(spec, night=night), WriterOptions(has_runtime=False))
+        jobs.ingest(f"night-{night}", scratch / f"{night}")
+    jobs.moments("night-0")
+    jobs.plan("night-0", "firsts", overrides=["plan.strata_by=first-launches", "plan.epsilon=0.02"])
+    strata, sample = (jobs.table(name, plan_id="firsts") for name in ("strata", "sample_manifest"))
+    firsts = strata[strata["part_name"] == "first"]
+    assert set(firsts["part"]) <= {f"iteration < {n}" for n in (1, 2, 3)}
+    assert len(firsts) > 10
+    whole = firsts["n_samples"] == firsts["n_population"]
+    assert whole.any()
+    header = jobs.table("plans", plan_id="firsts").iloc[0]
+    cost = (strata["n_samples"] * strata["mean_ns"]).sum()
+    assert header["sampled_time_ns"] == pytest.approx(cost, rel=1e-12)
+    assert header["lower_bound_ns"] <= cost
+    launches = jobs.table("kernel_launches", run_id="night-0")
+    weights = sample.groupby("kernel_id")["weight"].sum()
+    sizes = launches.groupby("kernel_id").size()
+    np.testing.assert_allclose(weights, sizes[weights.index], rtol=1e-9)
+    jobs.import_results("firsts", "replayed", simulator="profile", from_run_id="night-1")
+    estimate = jobs.reconstruct("firsts", "replayed")
+    other = jobs.table("kernel_launches", run_id="night-1")
+    truth = other[other["kernel_id"].isin(weights.index)]["duration_ns"].sum()
+    assert estimate["ci_low"] <= truth <= estimate["ci_high"]
+    assert estimate["estimate"] == pytest.approx(truth, rel=0.04)
 
 
 def test_names_of_parts(spark: SparkSession) -> None:
