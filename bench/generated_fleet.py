@@ -136,13 +136,12 @@ def tails() -> None:
         for seed in range(SEED, SEED + FLEETS):
             for tail_index in (*TAIL_INDICES, DEFAULT_TAIL_INDEX):
                 everything = fleet(replace(SPEC, straggler_tail_index=tail_index, seed=seed))
-                durations = everything["duration_ns"]
-                largest_share = float(durations.max()) / float(durations.sum())
                 kinds = [("included", everything)]
                 if tail_index == TAIL_INDICES[0]:  # the tails are those of communication alone
                     kinds.append(("excluded", _computation(everything)))
                 for name, kept in kinds:
                     found = compare(kept)
+                    largest_share = float(kept["duration_ns"].max()) / float(kept["duration_ns"].sum())
                     yield (
                         seed,
                         tail_index,
@@ -251,7 +250,7 @@ def _scores(profile: Population, method: str, options: Options, nights: Iterable
             FixedOutcome(profile, night.x),
             epsilon=options.epsilon,
             confidence=options.confidence,
-            launch_noise=design.launch_noise or options.launch_noise,
+            launch_noise=design.noise.value if design.noise else options.launch_noise,
             draws=DRAWS,
             seed=SEED + number,
         )

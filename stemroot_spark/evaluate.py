@@ -99,8 +99,13 @@ def evaluate(
         raise UsageError(
             f"--repeat-run-id {request.repeat_run_id} is the run itself or the one to score against; give a third run"
         )
-    if repeat is not None:
-        require_other_content(warehouse, request.run_id, str(request.repeat_run_id))
+    for first, other_id, flag in (
+        (request.run_id, request.repeat_run_id, "--repeat-run-id"),
+        (request.run_id, request.against_run_id, "--against-run-id"),
+        (request.repeat_run_id, request.against_run_id, "--against-run-id"),
+    ):
+        if first is not None and other_id is not None:
+            require_other_content(warehouse, first, other_id, flag)
     population: Population | None = None
     if request.features:
         population = collect(warehouse, request.run_id, config)

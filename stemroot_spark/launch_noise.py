@@ -33,10 +33,28 @@ LEAST_REPETITIONS = 20
 
 
 class MeasuredNoise(NamedTuple):
-    """Relative launch noise and where it comes from: option, second profile, iterations or default."""
+    """Relative launch noise between profile and simulation, and where it comes from.
+
+    source: option, second profile, iterations or default. With two profiles between_profiles is the spread of their
+    ratio, and added what a simulation was said to add to it.
+    """
 
     value: float
     source: str
+    between_profiles: float = 0.0
+    added: float = 0.0
+
+
+def noise_of_two_profiles(between: float | None, stated: float | None, default: float) -> MeasuredNoise:
+    """The noise to plan with from two profiles; between is None where too little was repeated, default then stands in.
+
+    A stated noise is what the simulation adds to the second profile: the spread of simulated to first profiled time
+    is that of both.
+    """
+    known = default if between is None else between
+    if stated is not None:
+        return MeasuredNoise(float(np.hypot(known, stated)), "option", known, stated)
+    return MeasuredNoise(known, "default" if between is None else "second profile", known)
 
 
 def noise_of_second_profile(ranges: pd.DataFrame) -> float | None:

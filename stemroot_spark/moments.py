@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from stemroot_spark.errors import UnknownIdError
 from stemroot_spark.fingerprint import Fingerprint
 from stemroot_spark.progress import stage
+from stemroot_spark.ranks import of_first_ranks
 from stemroot_spark.tables import JobWrites, Warehouse
 
 BUCKETS_PER_OCTAVE = 1024
@@ -56,8 +57,7 @@ def moments(
         )
         if autocorrelation_ranks:
             of_run = warehouse.read("rank_moments").where(F.col("run_id") == run_id)
-            ranks = of_run.select("rank").distinct().orderBy("rank").limit(autocorrelation_ranks)
-            sequences = launches.join(F.broadcast(ranks), "rank", how="left_semi")
+            sequences = of_first_ranks(launches, autocorrelation_ranks, of_run)
             shapes = shapes.join(autocorrelation(sequences), "kernel_id", how="left")
         else:
             shapes = shapes.withColumn("autocorrelation", F.lit(None).cast("double"))

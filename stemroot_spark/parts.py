@@ -21,6 +21,7 @@ from stemroot_spark.first_launches import STEPS, first_steps
 from stemroot_spark.local_rows import local_rows
 from stemroot_spark.optimal.candidates import stratum_variance
 from stemroot_spark.planned import PlannedStrata
+from stemroot_spark.ranks import of_first_ranks
 
 FIRST_LAUNCHES, PHASE, RANK_GROUP = "first-launches", "phase", "rank-group"
 _NAMES = ["kernel_id", "key", "part", "part_name"]
@@ -141,7 +142,7 @@ def _rank_groups(launches: DataFrame, size: int) -> Parts:
 
 
 def _first_launches(launches: DataFrame) -> Parts:
-    steps = step_moments(launches.where(F.col("rank") < _RANKS)).toPandas()
+    steps = step_moments(of_first_ranks(launches, _RANKS)).toPandas()
     found = [
         _Beginning.of_kernel(int(str(kernel_id)), rows)
         for kernel_id, rows in steps.groupby("kernel_id", sort=True)
@@ -196,15 +197,12 @@ class _Beginning(NamedTuple):
         unknown = f"kernel_invocation {{}} {self.first_invocations}"
         if self.end_iteration is None:
             return unknown.format("<"), unknown.format(">=")
-        first, rest = (
-            f"iteration < {self.end_iteration}",
-            f"iteration >= {self.end_iteration} OR iteration IS NULL",
-        )
+        first, rest = f"iteration < {self.end_iteration}", f"iteration >= {self.end_iteration}"
         if not self.first_invocations:
-            return first, rest
+            return first, f"({rest} OR iteration IS NULL)"
         return (
-            f"{first} OR iteration IS NULL AND {unknown.format('<')}",
-            f"{rest} AND {unknown.format('>=')}",
+            f"({first} OR iteration IS NULL AND {unknown.format('<')})",
+            f"({rest} OR iteration IS NULL AND {unknown.format('>=')})",
         )
 
 

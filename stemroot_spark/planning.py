@@ -63,7 +63,7 @@ def plan(
         require_two_profiles(config.plan, run_id, repeat_run_id)
         inputs["repeat_run_id"] = repeat_run_id
         inputs["repeat_run"] = require_run(warehouse, repeat_run_id)["fingerprint"]
-        require_other_content(warehouse, run_id, repeat_run_id)
+        require_other_content(warehouse, run_id, repeat_run_id, "--repeat-run-id")
     moments = _kernel_moments(warehouse, run_id)
     for table in _INPUTS:
         warehouse.read(table)

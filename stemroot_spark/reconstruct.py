@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Any
 
@@ -242,6 +243,15 @@ def _excluded_rows(warehouse: Warehouse, plan: dict[str, Any], unit: str) -> lis
     ]
 
 
+def _advised_noise(plan: dict[str, Any], measured: float) -> str:
+    """The option to plan again with; with two profiles it is what comes on top of the spread between them."""
+    if plan["repeat_run_id"] is None:
+        return f"--launch-noise {measured:.3f}"
+    if plan["launch_noise_source"] == "option":
+        return "a larger --launch-noise"
+    return f"--launch-noise {math.sqrt(measured**2 - plan['launch_noise'] ** 2):.3f}"
+
+
 def _summary(warehouse: Warehouse, plan: dict[str, Any], results_id: str) -> dict[str, Any]:
     estimates = warehouse.read("estimates").where(
         (F.col("plan_id") == plan["plan_id"]) & (F.col("results_id") == results_id)
@@ -255,7 +265,7 @@ def _summary(warehouse: Warehouse, plan: dict[str, Any], results_id: str) -> dic
         log(
             f"warning: results differ from the profile by {measured:.3f} per launch, the plan assumed "
             f"{plan['launch_noise']:.3f}: the interval may cover less than it says; plan again with "
-            f"--launch-noise {measured:.3f}"
+            f"{_advised_noise(plan, measured)}"
         )
     return {
         "plan_id": plan["plan_id"],

@@ -29,9 +29,9 @@ def require_two_profiles(config: PlanConfig, run_id: str, repeat_run_id: str) ->
         raise UsageError(f"--repeat-run-id needs --method optimal; it is {config.method}")
 
 
-def require_other_content(warehouse: Warehouse, run_id: str, repeat_run_id: str) -> None:
+def require_other_content(warehouse: Warehouse, run_id: str, other_run_id: str, flag: str) -> None:
     """UsageError where a trace is in both runs: it repeats nothing, and every ratio of its durations is 1."""
-    runs = F.col("run_id").isin(run_id, repeat_run_id) & (F.col("status") == "ingested")
+    runs = F.col("run_id").isin(run_id, other_run_id) & (F.col("status") == "ingested")
     found = (
         warehouse.read("trace_files")
         .where(runs)
@@ -42,7 +42,7 @@ def require_other_content(warehouse: Warehouse, run_id: str, repeat_run_id: str)
     )
     if found is not None:
         raise UsageError(
-            f"--repeat-run-id {repeat_run_id}: its trace {found['source_uri']} is in run {run_id} too, byte for byte; "
+            f"{flag} {other_run_id}: its trace {found['source_uri']} is in run {run_id} too, byte for byte; "
             "give a run that was profiled again"
         )
 
@@ -52,10 +52,10 @@ def repeat_strata(
 ) -> PlannedStrata:
     """Strata, designs and samples of all kernels from pairs of launches (``stemroot_spark.pairing``).
 
-    Times of the result are those of the first profile; the bound rests on the second one. noise: the spread between
-    both; one that the user stated is added to what the second profile shows.
+    Times of the result are those of the first profile; the bound rests on the second one. noise: as
+    ``stemroot_spark.launch_noise.noise_of_two_profiles`` has it.
     """
-    options = paired_options(plan_options(config), noise.value, is_stated=noise.source == "option")
+    options = paired_options(plan_options(config), noise.between_profiles, noise.added)
     cached = kernels_in_tasks(paired_histogram(pairs), n_kernels).persist()
     try:
         sizes = cached.agg(

@@ -12,7 +12,7 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from stemroot_spark.config import PlanConfig
+from stemroot_spark.config import DEFAULT_LAUNCH_NOISE, PlanConfig
 from stemroot_spark.launch_noise import (
     ITERATION_TAIL,
     LEAST_REPETITIONS,
@@ -20,8 +20,10 @@ from stemroot_spark.launch_noise import (
     MeasuredNoise,
     noise_of_iterations,
     noise_of_second_profile,
+    noise_of_two_profiles,
 )
 from stemroot_spark.progress import stage
+from stemroot_spark.ranks import of_first_ranks
 
 _DIGITS = 4
 # Iterations of this many ranks tell the noise; more would only cost time.
@@ -32,18 +34,20 @@ _PLACE = ["rank", "kernel_id", "launch_config_id"]
 def settle_noise(
     options: PlanConfig, launches: DataFrame, pairs: DataFrame | None, has_iterations: bool
 ) -> MeasuredNoise:
-    """The launch noise to plan with: as given, else measured from pairs or from iterations, else the default."""
+    """The launch noise to plan with: as given, else measured from pairs or from iterations, else the default.
+
+    With pairs the spread between both profiles is measured even where a noise is given, which comes on top of it.
+    """
     value, source = options.resolved_launch_noise()
-    if source == "option":
-        return MeasuredNoise(value, source)
-    measured: float | None = None
     if pairs is not None:
         with stage("measure launch noise"):
-            measured, source = noise_between_profiles(pairs), "second profile"
-    elif has_iterations:
-        with stage("measure launch noise"):
-            measured, source = noise_between_iterations(launches.where(F.col("rank") < _RANKS)), "iterations"
-    return MeasuredNoise(value, "default") if measured is None else MeasuredNoise(measured, source)
+            between = noise_between_profiles(pairs)
+        return noise_of_two_profiles(between, value if source == "option" else None, DEFAULT_LAUNCH_NOISE)
+    if source == "option" or not has_iterations:
+        return MeasuredNoise(value, source)
+    with stage("measure launch noise"):
+        measured = noise_between_iterations(of_first_ranks(launches, _RANKS))
+    return MeasuredNoise(value, source) if measured is None else MeasuredNoise(measured, "iterations")
 
 
 def with_noise(options: PlanConfig, launch_noise: float) -> PlanConfig:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stemroot_spark.allocation import allocate, smallest_sample, variance_bound
+from stemroot_spark.config import DEFAULT_LAUNCH_NOISE
 from stemroot_spark.density import density_leaves, require_scikit_learn
 from stemroot_spark.errors import DataError, UsageError
 from stemroot_spark.evaluation import signatures
@@ -29,7 +30,12 @@ from stemroot_spark.evaluation.samples import (
     SystematicSample,
 )
 from stemroot_spark.histogram import Cells, cells_from_histogram, histogram_of
-from stemroot_spark.launch_noise import noise_of_second_profile, ranges_of_pairs
+from stemroot_spark.launch_noise import (
+    MeasuredNoise,
+    noise_of_second_profile,
+    noise_of_two_profiles,
+    ranges_of_pairs,
+)
 from stemroot_spark.optimal.histogram_kernel import plan_histogram
 from stemroot_spark.optimal.model import GUARANTEES
 from stemroot_spark.optimal.paired_kernel import paired_options, plan_pairs
@@ -63,13 +69,13 @@ class Options:
 class Design(NamedTuple):
     """A sample with what its method says of it; n_strata counts clusters for methods that cluster.
 
-    launch_noise: what the method measured, prior of its interval; None for that of the options.
+    noise: what the method measured, prior of its interval; None for that of the options.
     """
 
     sample: Sample
     n_strata: int
     reason: str | None = None
-    launch_noise: float | None = None
+    noise: MeasuredNoise | None = None
 
 
 Method = Callable[[Population, Options], Design]
@@ -86,20 +92,16 @@ def two_profiles(population: Population, options: Options, *, guarantee: str) ->
     repeat = population.repeat_ns
     if repeat is None:
         raise CannotRunError("needs a second profile of the workload (--repeat-run-id)")
-    noise = None
-    if options.measures_noise:
-        noise = noise_of_second_profile(ranges_of_pairs(population.kernel_id, population.x, repeat))
+    between = noise_of_second_profile(ranges_of_pairs(population.kernel_id, population.x, repeat))
+    stated = None if options.measures_noise else options.launch_noise
+    noise = noise_of_two_profiles(between, stated, DEFAULT_LAUNCH_NOISE)
     pairs = [
         paired_histogram_of(
             population.duration_ns[launches], repeat[launches], population.launch_config_id[launches]
         ).assign(kernel_id=kernel)
         for kernel, launches in zip(population.kernels[0].tolist(), population.by_kernel, strict=True)
     ]
-    chosen = paired_options(
-        _plan_options(options, guarantee),
-        options.launch_noise if noise is None else noise,
-        is_stated=not options.measures_noise,
-    )
+    chosen = paired_options(_plan_options(options, guarantee), noise.between_profiles, noise.added)
     plan = plan_pairs(pd.concat(pairs, ignore_index=True), chosen)
     sample = StratifiedSample(assign(population, plan.strata), population.x)
     return Design(sample, len(plan.strata), plan.reason, noise)

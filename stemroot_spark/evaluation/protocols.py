@@ -157,8 +157,8 @@ def _evaluated(
     if design is None or problem is not None:
         return Evaluated(*head, "cannot_run", problem, None, None, None, None, None, None)
     noise, source = options.launch_noise, None
-    if design.launch_noise is not None:
-        noise, source = design.launch_noise, "second profile"
+    if design.noise is not None:
+        noise, source = design.noise.value, design.noise.source
     started = time.perf_counter()
     result = score(
         population,

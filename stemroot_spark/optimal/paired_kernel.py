@@ -90,14 +90,9 @@ def plan_pairs(pairs: pd.DataFrame, options: PlanOptions) -> OptimalPlan:
     return plan_in_process(pairs, PAIRS, options)
 
 
-def paired_options(options: PlanOptions, noise: float, *, is_stated: bool) -> PlanOptions:
-    """Options for two profiles with this spread between them; a stated one is what a simulation adds to it besides."""
-    return replace(
-        options,
-        max_cells=PAIRED_MAX_CELLS,
-        launch_noise=noise if is_stated else 0.0,
-        repeat_noise=noise,
-    )
+def paired_options(options: PlanOptions, between: float, added: float = 0.0) -> PlanOptions:
+    """Options for two profiles whose ratio spreads by between, where a simulation adds noise of its own."""
+    return replace(options, max_cells=PAIRED_MAX_CELLS, launch_noise=added, repeat_noise=between)
 
 
 def _fewer(part: PairedBuckets) -> PairedBuckets:

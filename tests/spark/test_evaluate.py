@@ -73,7 +73,8 @@ def test_methods_are_scored_and_those_without_features_say_so(nights: Jobs, scra
     assert set(rows["launch_noise_source"]) == {"iterations"}
     measured = noise_between_iterations(nights.spark.createDataFrame(launches.astype({"iteration": "int32"})))
     assert rows["launch_noise"].unique() == pytest.approx([measured])
-    assert measured == pytest.approx(0.03, abs=0.03)
+    assert measured is not None
+    assert 0.01 < measured < 0.06
     lacking = rows[rows["method"].isin(["pka", "sieve", "photon", "simpoint", "two-profiles"])]
     assert (lacking["status"] == "cannot_run").all()
     assert lacking["reason"].str.startswith("cannot run: needs ").all()

@@ -56,7 +56,7 @@ def _launches() -> pd.DataFrame:
     [
         (
             "first-launches",
-            {(_WARM, "iteration < 2"), (_WARM, "iteration >= 2 OR iteration IS NULL"), (_STEADY, None)},
+            {(_WARM, "iteration < 2"), (_WARM, "(iteration >= 2 OR iteration IS NULL)"), (_STEADY, None)},
         ),
         (
             "phase",
@@ -88,7 +88,7 @@ def test_every_part_is_planned_and_drawn_by_itself(
     for row in strata.to_dict("records"):
         condition = row["part"] or "true"
         inside = spark.sql(
-            f"SELECT rank, launch_index FROM population WHERE kernel_id = {row['kernel_id']} AND ({condition}) "
+            f"SELECT rank, launch_index FROM population WHERE kernel_id = {row['kernel_id']} AND {condition} "
             f"AND duration_ns BETWEEN {row['lower_ns']} AND {row['upper_ns']}"
         ).toPandas()
         assert len(inside) == row["n_population"]
@@ -103,21 +103,21 @@ def test_every_part_is_planned_and_drawn_by_itself(
 @pytest.mark.parametrize(
     ("n_setup", "n_slow", "expected"),
     [
-        (0, 2, ("iteration < 102", "iteration >= 102 OR iteration IS NULL")),
+        (0, 2, ("iteration < 102", "(iteration >= 102 OR iteration IS NULL)")),
         (
             3,
             0,
             (
-                "iteration < 100 OR iteration IS NULL AND kernel_invocation < 3",
-                "iteration >= 100 OR iteration IS NULL AND kernel_invocation >= 3",
+                "(iteration < 100 OR iteration IS NULL AND kernel_invocation < 3)",
+                "(iteration >= 100 OR iteration IS NULL AND kernel_invocation >= 3)",
             ),
         ),
         (
             3,
             2,
             (
-                "iteration < 102 OR iteration IS NULL AND kernel_invocation < 3",
-                "iteration >= 102 OR iteration IS NULL AND kernel_invocation >= 3",
+                "(iteration < 102 OR iteration IS NULL AND kernel_invocation < 3)",
+                "(iteration >= 102 OR iteration IS NULL AND kernel_invocation >= 3)",
             ),
         ),
         (0, 0, None),

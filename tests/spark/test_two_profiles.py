@@ -112,12 +112,12 @@ def test_sums_over_pairs_are_those_of_numpy(
 
 
 def test_plan_of_pairs_is_the_same_whatever_the_partitions(pairs: DataFrame, histogram: pd.DataFrame) -> None:
-    config = load_config(overrides=["plan.epsilon=0.03", "plan.launch_noise=0.03"]).plan
-    noise = MeasuredNoise(0.03, "second profile")
+    config = load_config(overrides=["plan.epsilon=0.03"]).plan
+    noise = MeasuredNoise(0.03, "second profile", between_profiles=0.03)
     found = repeat_strata(pairs.repartition(5), 40, config, noise)
     again = repeat_strata(pairs.repartition(3, "kernel_invocation"), 40, config, noise)
     pd.testing.assert_frame_equal(found.strata, again.strata)
-    local = plan_pairs(histogram, paired_options(plan_options(config), 0.03, is_stated=False))
+    local = plan_pairs(histogram, paired_options(plan_options(config), 0.03))
     names = ["kernel_id", "stratum_id", "lower_ns", "upper_ns", "n_population", "n_samples", "is_pps"]
     pd.testing.assert_frame_equal(found.strata[names], local.strata[names], check_dtype=False)
     assert (found.strata["design"] == "pps").any()

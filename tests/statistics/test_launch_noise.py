@@ -13,6 +13,7 @@ from stemroot_spark.launch_noise import (
     PAIR_TAIL,
     noise_of_iterations,
     noise_of_second_profile,
+    noise_of_two_profiles,
     normal_range,
 )
 
@@ -75,3 +76,20 @@ def test_few_repetitions_tell_nothing_and_equal_ones_the_least() -> None:
     assert noise_of_second_profile(few) is None
     assert noise_of_iterations(few, 4) is None
     assert noise_of_second_profile(_ranges([np.zeros(20)], PAIR_TAIL)) == LEAST_NOISE
+
+
+@pytest.mark.parametrize(
+    ("between", "stated", "value", "source", "known"),
+    [
+        (0.04, None, 0.04, "second profile", 0.04),
+        (None, None, 0.03, "default", 0.03),
+        (0.04, 0.03, 0.05, "option", 0.04),
+        (None, 0.04, 0.05, "option", 0.03),
+    ],
+)
+def test_a_stated_noise_comes_on_top_of_the_spread_between_profiles(
+    between: float | None, stated: float | None, value: float, source: str, known: float
+) -> None:
+    found = noise_of_two_profiles(between, stated, 0.03)
+    assert found.value == pytest.approx(value)
+    assert (found.source, found.between_profiles, found.added) == (source, known, stated or 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -215,7 +216,8 @@ def _pairs() -> pd.DataFrame:
 
 @cache
 def _plan(guarantee: str, epsilon: float) -> OptimalPlan:
-    return plan_pairs(_pairs(), PlanOptions(guarantee=guarantee, epsilon=epsilon, max_cells=128))
+    options = paired_options(PlanOptions(guarantee=guarantee, epsilon=epsilon), 0.03 * np.sqrt(2))
+    return plan_pairs(_pairs(), replace(options, max_cells=128))
 
 
 def _estimates(strata: pd.DataFrame, y: FloatArray, draws: int, rng: np.random.Generator) -> FloatArray:
@@ -313,7 +315,8 @@ def test_few_partners_do_not_make_a_kernel_exact(guarantee: str, partners: int) 
     rng = np.random.default_rng(SEED)
     x = np.rint(np.exp(11 + 0.8 * rng.standard_normal(2_000))).astype(np.int64)
     x2 = np.where(np.arange(x.size) < partners, x, 0)
-    plan = plan_pairs(paired_histogram_of(x, x2).assign(kernel_id=1), PlanOptions(guarantee=guarantee))
+    options = paired_options(PlanOptions(guarantee=guarantee), 0.03)
+    plan = plan_pairs(paired_histogram_of(x, x2).assign(kernel_id=1), options)
     # Half of the launches show that times repeat exactly, and a few do not.
     assert plan.strata["is_pps"].any() == (partners >= 1_000)
     if partners <= 3:
@@ -329,8 +332,8 @@ def test_a_stated_noise_is_added_to_what_the_second_profile_shows() -> None:
     x2 = np.rint(x * np.exp(0.02 * rng.standard_normal(config.size))).astype(np.int64)
     pairs = paired_histogram_of(x, x2, config).assign(kernel_id=1)
     options = PlanOptions(factor_spread=spread)
-    silent = plan_pairs(pairs, paired_options(options, 0.02, is_stated=False))
-    plan = plan_pairs(pairs, paired_options(options, noise, is_stated=True))
+    silent = plan_pairs(pairs, paired_options(options, 0.02))
+    plan = plan_pairs(pairs, paired_options(options, 0.02, added=noise))
     assert plan.strata["is_pps"].any()
     assert plan.sampled_time_ns > 10 * silent.sampled_time_ns
     sigmas = [np.sqrt(np.log1p(s**2)) for s in (spread, noise)]

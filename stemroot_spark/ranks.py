@@ -1,0 +1,12 @@
+"""The first ranks of a run: what repeats on every rank is looked for on a few."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+
+def of_first_ranks(rows: DataFrame, count: int, ranks: DataFrame | None = None) -> DataFrame:
+    """Rows of the lowest ``count`` ranks there are; ``ranks`` is a smaller table that names them all, if any."""
+    lowest = (rows if ranks is None else ranks).select("rank").distinct().orderBy("rank").limit(count)
+    return rows.join(F.broadcast(lowest), "rank", how="left_semi")
