@@ -21,7 +21,8 @@ demo: java venv ## the whole way on a small fleet, or on your traces with TRACES
 	@mkdir -p build
 	@$(BIN)/python jobs/demo.py --folder build/demo $(if $(TRACES),--traces '$(TRACES)') 2>build/demo.log || { \
 		code=$$?; tail -n 20 build/demo.log >&2; \
-		echo "make demo: failed with exit code $$code; the whole log is build/demo.log" >&2; exit $$code; }
+		echo "make demo: failed with exit code $$code; the whole log is build/demo.log, and make clean begins anew" >&2; \
+		exit $$code; }
 
 test: java test-unit test-statistics test-spark test-e2e ## all tests: unit, statistics, spark, e2e
 
