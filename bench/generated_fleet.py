@@ -107,7 +107,7 @@ def compare(kept: pd.DataFrame) -> Comparison:
         ratio=paper / plan.sampled_time_ns,
         attainable=paper / plan.lower_bound_ns,
         coverage=plan.coverage.share,
-        gap=plan.optimality_gap or 0.0,
+        gap=plan.optimality_gap,
         seconds=seconds,
     )
 

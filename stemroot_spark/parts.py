@@ -21,14 +21,12 @@ from stemroot_spark.first_launches import STEPS, first_steps
 from stemroot_spark.local_rows import local_rows
 from stemroot_spark.optimal.candidates import stratum_variance
 from stemroot_spark.planned import PlannedStrata
-from stemroot_spark.ranks import of_first_ranks
+from stemroot_spark.ranks import REPRESENTATIVE_RANKS, of_first_ranks
 
 FIRST_LAUNCHES, PHASE, RANK_GROUP = "first-launches", "phase", "rank-group"
 _NAMES = ["kernel_id", "key", "part", "part_name"]
 # First launches are all taken as far as that adds this share to the sampled time.
 _CERTAIN_SHARE = 0.02
-# Ranks whose launches tell how many first ones differ.
-_RANKS = 8
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def _rank_groups(launches: DataFrame, size: int) -> Parts:
 
 
 def _first_launches(launches: DataFrame) -> Parts:
-    steps = step_moments(of_first_ranks(launches, _RANKS)).toPandas()
+    steps = step_moments(of_first_ranks(launches, REPRESENTATIVE_RANKS)).toPandas()
     found = [
         _Beginning.of_kernel(int(str(kernel_id)), rows)
         for kernel_id, rows in steps.groupby("kernel_id", sort=True)

@@ -23,11 +23,9 @@ from stemroot_spark.launch_noise import (
     noise_of_two_profiles,
 )
 from stemroot_spark.progress import stage
-from stemroot_spark.ranks import of_first_ranks
+from stemroot_spark.ranks import REPRESENTATIVE_RANKS, of_first_ranks
 
 _DIGITS = 4
-# Iterations of this many ranks tell the noise; more would only cost time.
-_RANKS = 8
 _PLACE = ["rank", "kernel_id", "launch_config_id"]
 
 
@@ -46,7 +44,7 @@ def settle_noise(
     if source == "option" or not has_iterations:
         return MeasuredNoise(value, source)
     with stage("measure launch noise"):
-        measured = noise_between_iterations(of_first_ranks(launches, _RANKS))
+        measured = noise_between_iterations(of_first_ranks(launches, REPRESENTATIVE_RANKS))
     return MeasuredNoise(value, source) if measured is None else MeasuredNoise(measured, "iterations")
 
 

@@ -138,8 +138,8 @@ def density(population: Population, options: Options) -> Design:
     """Strata by density-based clustering, kernel by kernel, with samples as stem-root has them."""
     try:
         require_scikit_learn()
-    except UsageError as error:
-        raise CannotRunError(f"needs scikit-learn: {error}") from None
+    except UsageError:
+        raise CannotRunError("needs scikit-learn: pip install 'stemroot-spark[density]'") from None
 
     def leaves(cells: Cells) -> pd.DataFrame:
         found = density_leaves(cells, distance=options.density_distance, share=options.density_share)
