@@ -1,7 +1,6 @@
 """The trace generator: what it writes is known exactly, repeats exactly, and differs only where asked to."""
 
 import json
-import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,41 +21,23 @@ from stemroot_spark.fleet import (
     NewKernelChange,
     Workload,
     WriterOptions,
-    iterations_for,
     kernel_table,
     launches,
     parse_change,
     write_fleet,
 )
-from stemroot_spark.fleet import writer as writer_module
-from stemroot_spark.fleet.__main__ import main
-from stemroot_spark.fleet.schema import RUNGS, TABLES, arrow_schema
+from tests.fleet_files import SEED, SMALL, contents, read_table
 
-SEED = 20_260_302
-SMALL = FleetSpec(ranks=2, layers=2, iterations=6, seed=SEED, evaluation_interval_iterations=4)
 Mask = npt.NDArray[np.bool_]
 
 
-def read(folder: Path, table: str, rank: int = 0) -> dict[str, Any]:
-    """A table of one rank as numpy columns (lists where there are nulls or texts)."""
-    columns = pq.read_table(folder / f"rank-{rank:05d}" / f"{table}.parquet")
-    return {
-        name: columns[name].to_pylist() if columns[name].null_count else columns[name].to_numpy()
-        for name in columns.column_names
-    }
-
-
 def strings(folder: Path, rank: int = 0) -> dict[int, str]:
-    table = read(folder, "StringIds", rank)
+    table = read_table(folder, "StringIds", rank)
     return dict(zip(table["id"].tolist(), table["value"].tolist(), strict=True))
 
 
 def is_communication(spec: FleetSpec, some: Launches) -> Mask:
     return np.array([kernel.is_communication for kernel in kernel_table(spec)])[some.kernel_index]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.parquet")}
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +95,7 @@ def test_truth_equals_the_sums_of_what_was_written(fleet: Path) -> None:
     truth = json.loads(Path(f"{fleet}.truth.json").read_text())
     by_kernel: dict[str, tuple[int, int]] = {}
     for rank in range(SMALL.ranks):
-        table, names = read(fleet, "CUPTI_ACTIVITY_KIND_KERNEL", rank), strings(fleet, rank)
+        table, names = read_table(fleet, "CUPTI_ACTIVITY_KIND_KERNEL", rank), strings(fleet, rank)
         duration_ns = table["end"] - table["start"]
         assert truth["ranks"][rank] == {
             "rank": rank,
@@ -134,7 +115,7 @@ def test_truth_equals_the_sums_of_what_was_written(fleet: Path) -> None:
 def test_launches_in_memory_are_those_on_disk(fleet: Path) -> None:
     for rank in range(SMALL.ranks):
         table, names, memory = (
-            read(fleet, "CUPTI_ACTIVITY_KIND_KERNEL", rank),
+            read_table(fleet, "CUPTI_ACTIVITY_KIND_KERNEL", rank),
             strings(fleet, rank),
             launches(SMALL, rank),
         )
@@ -161,7 +142,7 @@ def test_durations_are_ticks_of_32_ns() -> None:
 
 
 def test_events_of_a_stream_do_not_overlap(fleet: Path) -> None:
-    table = read(fleet, "CUPTI_ACTIVITY_KIND_KERNEL")
+    table = read_table(fleet, "CUPTI_ACTIVITY_KIND_KERNEL")
     assert (np.diff(table["start"]) >= 0).all()
     assert len(np.unique(table["streamId"])) == 2
     for stream in np.unique(table["streamId"]):
@@ -171,7 +152,7 @@ def test_events_of_a_stream_do_not_overlap(fleet: Path) -> None:
 
 
 def test_communication_waits_for_computation_and_the_optimizer_for_communication(fleet: Path) -> None:
-    table, memory = read(fleet, "CUPTI_ACTIVITY_KIND_KERNEL"), launches(SMALL, 0)
+    table, memory = read_table(fleet, "CUPTI_ACTIVITY_KIND_KERNEL"), launches(SMALL, 0)
     order = np.argsort(table["correlationId"])
     assert table["gridId"][order].tolist() == list(range(1, len(order) + 1))
     start_ns, end_ns = table["start"][order], table["end"][order]
@@ -186,7 +167,7 @@ def test_communication_waits_for_computation_and_the_optimizer_for_communication
 
 
 def test_every_kernel_joins_its_launching_call(fleet: Path) -> None:
-    kernels, calls = (read(fleet, f"CUPTI_ACTIVITY_KIND_{kind}") for kind in ("KERNEL", "RUNTIME"))
+    kernels, calls = (read_table(fleet, f"CUPTI_ACTIVITY_KIND_{kind}") for kind in ("KERNEL", "RUNTIME"))
     call_end = dict(zip(calls["correlationId"].tolist(), calls["end"].tolist(), strict=True))
     assert len(call_end) == len(calls["end"]) == len(kernels["start"]) + SMALL.iterations
     assert all(
@@ -199,9 +180,9 @@ def test_every_kernel_joins_its_launching_call(fleet: Path) -> None:
 
 def test_ranges_hold_the_calls_of_their_iteration_and_phase(fleet: Path) -> None:
     names, memory = strings(fleet), launches(SMALL, 0)
-    ranges, calls = read(fleet, "NVTX_EVENTS"), read(fleet, "CUPTI_ACTIVITY_KIND_RUNTIME")
+    ranges, calls = read_table(fleet, "NVTX_EVENTS"), read_table(fleet, "CUPTI_ACTIVITY_KIND_RUNTIME")
     labels = [text or names[text_id] for text, text_id in zip(ranges["text"], ranges["textId"], strict=True)]
-    kernel_ids = read(fleet, "CUPTI_ACTIVITY_KIND_KERNEL")["correlationId"]
+    kernel_ids = read_table(fleet, "CUPTI_ACTIVITY_KIND_KERNEL")["correlationId"]
     call_ns = calls["start"][np.isin(calls["correlationId"], kernel_ids)]
     for wanted, of_launch in (
         (lambda i: f"iteration {i}", memory.iteration),
@@ -218,7 +199,7 @@ def test_ranges_hold_the_calls_of_their_iteration_and_phase(fleet: Path) -> None
 
 def test_autograd_thread_launches_the_backward_pass(tmp_path: Path) -> None:
     write_fleet(tmp_path / "f", SMALL, WriterOptions(has_autograd_thread=True))
-    calls, memory = read(tmp_path / "f", "CUPTI_ACTIVITY_KIND_RUNTIME"), launches(SMALL, 0)
+    calls, memory = read_table(tmp_path / "f", "CUPTI_ACTIVITY_KIND_RUNTIME"), launches(SMALL, 0)
     _, counts = np.unique(calls["globalTid"], return_counts=True)
     assert counts[1] == (memory.phase == PHASES.index("backward")).sum()
 
@@ -361,18 +342,6 @@ def test_first_iterations_are_slower_and_rare_kernels_are_rare() -> None:
     assert len(counts) >= 40
 
 
-def test_memory_does_not_grow_with_the_fleet() -> None:
-    peaks = []
-    for iterations in (150, 600):
-        spec = replace(SMALL, iterations=iterations)
-        tracemalloc.start()
-        for block in Workload(spec).blocks(0, block_launches=5_000):
-            assert len(block.config_id) < 6_000
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0]
-
-
 def test_row_groups_are_bounded_and_blocks_do_not_change_a_value(fleet: Path, tmp_path: Path) -> None:
     write_fleet(tmp_path / "f", SMALL, WriterOptions(has_layer_ranges=True, block_launches=310))
     path = "rank-00001/CUPTI_ACTIVITY_KIND_KERNEL.parquet"
@@ -385,135 +354,27 @@ def test_row_groups_are_bounded_and_blocks_do_not_change_a_value(fleet: Path, tm
         assert pq.read_table(tmp_path / "f" / table).equals(pq.read_table(fleet / table))
 
 
-@pytest.mark.parametrize("version", list(RUNGS))
-def test_each_schema_version_has_its_columns(version: str, tmp_path: Path) -> None:
-    tiny = replace(SMALL, ranks=1, layers=1, iterations=1)
-    write_fleet(tmp_path / "f", tiny, WriterOptions(schema_version=version))
-    kernel = pq.read_schema(tmp_path / "f/rank-00000/CUPTI_ACTIVITY_KIND_KERNEL.parquet").names
-    counts = {"oldest": 26, "2.9.1": 27, "3.1.7": 27, "3.13.2": 28, "3.23.3": 38, "3.25.0": 40}
-    assert len(kernel) == counts[version]
-    assert (kernel[4] == "greenContextId") == (counts[version] >= 28)
-    assert ("mangledName" in kernel) == (version != "oldest")
-    tables = {path.stem for path in (tmp_path / "f/rank-00000").iterdir()}
-    assert ("EXPORT_META_DATA" in tables) == (version in ("2.9.1", "3.1.7"))
-    assert ("META_DATA_EXPORT" in tables) == (counts[version] >= 28)
-    assert ("TARGET_INFO_SYSTEM_ENV" in tables) == (version != "oldest")
-    assert ("TARGET_INFO_CUDA_DEVICE" in tables) == (counts[version] >= 38)
-    for table in tables & {"EXPORT_META_DATA", "META_DATA_EXPORT"}:
-        rows = read(tmp_path / "f", table)
-        metadata = dict(zip(rows["name"], rows["value"], strict=True))
-        assert metadata["EXPORT_SCHEMA_VERSION"] == version
-        assert metadata["EXPORT_PARAM_LAZY" if counts[version] >= 28 else "EXPORT_LAZY"] == "true"
-
-
-def test_non_lazy_writes_empty_tables(tmp_path: Path) -> None:
-    tiny = replace(SMALL, ranks=1, layers=1, iterations=1)
-    quiet = WriterOptions(has_nvtx=False, has_runtime=False)
-    write_fleet(tmp_path / "lazy", tiny, quiet)
-    write_fleet(tmp_path / "full", tiny, replace(quiet, is_lazy=False))
-    lazy, full = (
-        {path.stem for path in (tmp_path / name / "rank-00000").iterdir()} for name in ("lazy", "full")
-    )
-    newest = RUNGS["3.25.0"].version
-    assert full == {table for table in TABLES if arrow_schema(table, newest) is not None}
-    assert {"NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"} <= full - lazy
-    assert all(
-        pq.read_metadata(tmp_path / f"full/rank-00000/{table}.parquet").num_rows == 0 for table in full - lazy
-    )
-
-
 def test_processes_carry_rank_and_serialised_ids(fleet: Path) -> None:
     pids = set()
     for rank in range(SMALL.ranks):
-        environment = read(fleet, "TARGET_INFO_SYSTEM_ENV", rank)
+        environment = read_table(fleet, "TARGET_INFO_SYSTEM_ENV", rank)
         values = dict(zip(environment["name"], environment["value"], strict=True))
         assert values["DeviceEnvironment"] == f"SLURM_PROCID={rank};SLURM_NTASKS=2"
-        global_pid = int(read(fleet, "CUPTI_ACTIVITY_KIND_KERNEL", rank)["globalPid"][0])
+        global_pid = int(read_table(fleet, "CUPTI_ACTIVITY_KIND_KERNEL", rank)["globalPid"][0])
         assert (global_pid >> 56, (global_pid >> 48) & 0xFF, global_pid & 0xFFFFFF) == (rank, 1, 0)
         pids.add((global_pid >> 24) & 0xFFFFFF)
     assert len(pids) == SMALL.ranks
 
 
-def test_a_high_hardware_id_uses_the_top_bit(tmp_path: Path) -> None:
-    tiny = replace(SMALL, ranks=1, layers=1, iterations=1)
-    write_fleet(tmp_path / "f", tiny, WriterOptions(hardware_id=254, has_layer_ranges=True))
-    assert int(read(tmp_path / "f", "CUPTI_ACTIVITY_KIND_KERNEL")["globalPid"][0]) > 1 << 63
-
-
 def test_secrets_are_planted_on_request_only(fleet: Path, tmp_path: Path) -> None:
     tiny = replace(SMALL, ranks=1, layers=1, iterations=1)
     write_fleet(tmp_path / "f", tiny, WriterOptions(plant_secrets=True))
-    capture = read(tmp_path / "f", "META_DATA_CAPTURE")["value"].tolist()
-    environment = read(tmp_path / "f", "TARGET_INFO_SYSTEM_ENV")["value"].tolist()
+    capture = read_table(tmp_path / "f", "META_DATA_CAPTURE")["value"].tolist()
+    environment = read_table(tmp_path / "f", "TARGET_INFO_SYSTEM_ENV")["value"].tolist()
     assert all(any(secret in value for value in capture) for secret in PLANTED_SECRETS)
     assert all(any(secret in value for value in environment) for secret in PLANTED_SECRETS)
-    clean = [*read(fleet, "META_DATA_CAPTURE")["value"], *read(fleet, "TARGET_INFO_SYSTEM_ENV")["value"]]
+    clean = [
+        *read_table(fleet, "META_DATA_CAPTURE")["value"],
+        *read_table(fleet, "TARGET_INFO_SYSTEM_ENV")["value"],
+    ]
     assert not any("PLANTED" in value for value in clean)
-
-
-@pytest.mark.parametrize("wanted", [1, 5_000, 1_000_000])
-def test_iterations_reach_the_wanted_number_of_launches(wanted: int) -> None:
-    spec = replace(SMALL, iterations=iterations_for(wanted, SMALL))
-    total = spec.ranks * Workload(spec).launches_per_rank()
-    assert total == pytest.approx(max(wanted, spec.ranks * len(Workload(spec).template(0))), rel=0.06)
-
-
-def test_the_number_of_launches_is_the_one_announced() -> None:
-    assert len(launches(SMALL, 0).duration_ns) == Workload(SMALL).launches_per_rank()
-
-
-def test_command_writes_prints_and_refuses_to_overwrite(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "fleet"
-    command = ["--out", str(out), "--ranks", "1", "--layers", "1", "--launches", "300", "--seed", "3"]
-    assert main(command) == 0
-    printed = capsys.readouterr()
-    assert "straggler_tail_index = 1.6" in printed.err
-    truth = json.loads((tmp_path / "fleet.truth.json").read_text())
-    assert json.loads(printed.out)["total_ns"] == truth["total_ns"]
-    before = contents(out)
-
-    assert main([*command, "--night", "1"]) == 2
-    assert "--overwrite" in capsys.readouterr().err
-    assert contents(out) == before
-    assert main([*command, "--night", "1", "--overwrite"]) == 0
-    assert contents(out) != before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fleet", "fleet.truth.json"]
-
-
-def test_command_replaces_nothing_but_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    assert main(["--out", str(tmp_path), "--overwrite"]) == 2
-    assert "thesis.tex" in capsys.readouterr().err
-    assert (tmp_path / "thesis.tex").exists()
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--change", "nonsense"],
-        ["--launches", "0"],
-        ["--workers", "0"],
-        ["--drift", "2"],
-        ["--truth", "OUT/truth.json"],
-    ],
-)
-def test_command_ends_with_2_and_one_line(
-    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "fleet"
-    assert main(["--out", str(out), *(flag.replace("OUT", str(out)) for flag in flags)]) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
-    assert len(errors) == 1
-    assert not out.exists()
-
-
-def test_a_failing_writer_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(writer_module, "write_rank", fail)
-    with pytest.raises(OSError, match="no space"):
-        write_fleet(tmp_path / "fleet", SMALL)
-    assert list(tmp_path.iterdir()) == []

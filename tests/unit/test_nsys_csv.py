@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import os
 from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
@@ -17,65 +16,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stemroot_spark.sources import text_stream
-from stemroot_spark.sources.events import EVENT_SCHEMA, REJECT_REASONS, exact_integer, scaled_integer
+from stemroot_spark.sources.events import exact_integer, scaled_integer
 from stemroot_spark.sources.nsys_csv import is_nsys_csv, probe_nsys_csv, read_batches
-from stemroot_spark.sources.text_stream import ReadLimits, UnusableSourceError
-from tests.mutations import mutated
+from stemroot_spark.sources.text_stream import UnusableSourceError
+from tests.nsys_csv_texts import (
+    COPY,
+    EXECUTION,
+    HEADER,
+    KERNELS,
+    NAME,
+    NOISE,
+    ROW,
+    SUMMARIES,
+    TRACE,
+    csv_rows,
+    csv_stream,
+)
 
 _DATA = Path(os.environ.get("STEMROOT_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
 needs_traces = pytest.mark.skipif(not _DATA.is_dir(), reason=f"no real traces at {_DATA}")
-
-HEADER = (
-    "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),"
-    "Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name"
-)
-ROW = "1000,250,7,8,4,2,128,1,1,32,0.000,0.049,,,,,NVIDIA H100 NVL (3),1,,13,"
-NAME = '"void gemm<float, 4>(int, (anonymous namespace)::Shape)"'
-COPY = "900,50,6,,,,,,,,,,0.108,2.000,Pageable,Device,NVIDIA H100 NVL (3),1,,13,[CUDA memcpy Host-to-Device]"
-KERNELS = f"{ROW}{NAME}\n{COPY}\n{ROW.replace('1000,250,7', '2000,251,8')}triton_poi_fused_0\n"
-TRACE = f"{HEADER}\n{KERNELS}"
-
-EXECUTION_HEADER = (
-    "API Start (ns),API Dur (ns),Queue Start (ns),Queue Dur (ns),Kernel Start (ns),Kernel Dur (ns),Total Dur (ns),PID,"
-    "TID,DevId,API Function,GridXYZ,BlockXYZ,Kernel Name"
-)
-EXECUTION = (
-    f"{EXECUTION_HEADER}\n"
-    "10,20,,,1000,250,300,2344,2345,3,cudaLaunchKernel,   8    4    2, 128    1    1,"
-    f"{NAME}\n"
-    "40,20,60,10,2000,251,300,2344,2345,3,cuLaunchKernelEx,   8    4    2, 128    1    1,triton_poi_fused_0\n"
-)
-SUMMARIES = {
-    "cuda_gpu_kern_sum": "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name",
-    "cuda_gpu_kern_gb_sum": (
-        "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),GridXYZ,BlockXYZ,Name"
-    ),
-    "gpukernsum": "Time(%),Total Time (ns),Instances,Average,Minimum,Maximum,Name",
-    "gpukernsum with deviation": "Time(%),Total Time (ns),Instances,Average,Minimum,Maximum,StdDev,Name",
-}
-NOISE = (
-    "Generating SQLite file x.sqlite from x.nsys-rep\n"
-    "NOTICE: Existing SQLite export found: x.sqlite\n"
-    "Processing [x.sqlite] with [/opt/nsys/reports/{}.py]... \n\n"
-)
-
-
-def _stream(text: str | bytes) -> io.BytesIO:
-    return io.BytesIO(text.encode() if isinstance(text, str) else text)
-
-
-def _rows(text: str | bytes) -> list[dict[str, Any]]:
-    table = pa.Table.from_batches(list(read_batches(_stream(text), 2)), schema=EVENT_SCHEMA)
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
 
 
 def _times(text: str | bytes) -> list[tuple[int, int]]:
-    return [(row["start_ns"], row["end_ns"]) for row in _rows(text)]
+    return [(row["start_ns"], row["end_ns"]) for row in csv_rows(text)]
 
 
 def _reason(text: str | bytes) -> str:
-    reason = probe_nsys_csv(_stream(text)).reason
+    reason = probe_nsys_csv(csv_stream(text)).reason
     assert reason is not None
     return reason
 
@@ -126,7 +95,7 @@ def test_the_real_summary_is_refused() -> None:
 
 
 def test_every_column_lands_in_its_place() -> None:
-    first, second = _rows(TRACE)
+    first, second = csv_rows(TRACE)
     assert first == {
         "process_key": 0,
         "start_ns": 1_000,
@@ -150,7 +119,7 @@ def test_every_column_lands_in_its_place() -> None:
         "reject_reason": None,
     }
     assert second["kernel_name"] == "triton_poi_fused_0"
-    report = probe_nsys_csv(_stream(TRACE))
+    report = probe_nsys_csv(csv_stream(TRACE))
     assert (report.n_events, report.n_copies, report.gpu_name) == (2, 1, "NVIDIA H100 NVL")
 
 
@@ -179,23 +148,23 @@ def test_the_header_of_2021_counts_the_start_in_seconds() -> None:
     )
     text = f"{header}\n3.141593,250,7,8,4,2,128,1,1,32,0,0,,,,,NVIDIA A100 (0),1,7,{NAME}\n"
     assert _times(text) == [(3_141_593_000, 3_141_593_250)]
-    assert probe_nsys_csv(_stream(text)).schema_version == "2021"
+    assert probe_nsys_csv(csv_stream(text)).schema_version == "2021"
 
 
 def test_the_header_of_2022_has_no_green_context() -> None:
     header = HEADER.replace("MB/s", "MBps").replace("GreenCtx,", "")
     text = f"{header}\n{ROW.replace('1,,13', '1,13')}{NAME}\n"
-    assert [(row["context_id"], row["stream_id"]) for row in _rows(text)] == [(1, 13)]
-    assert probe_nsys_csv(_stream(text)).schema_version == "2022"
+    assert [(row["context_id"], row["stream_id"]) for row in csv_rows(text)] == [(1, 13)]
+    assert probe_nsys_csv(csv_stream(text)).schema_version == "2022"
 
 
 def test_shared_memory_in_bytes_is_kept() -> None:
     text = TRACE.replace("DymSMem (MB)", "DymSMem (B)").replace("0.049", "49152")
-    assert [row["dynamic_shared_memory_bytes"] for row in _rows(text)] == [49_152, 49_152]
+    assert [row["dynamic_shared_memory_bytes"] for row in csv_rows(text)] == [49_152, 49_152]
 
 
 def test_execution_trace_has_the_process_and_no_correlation() -> None:
-    rows = _rows(EXECUTION)
+    rows = csv_rows(EXECUTION)
     assert [(r["process_key"], r["start_ns"], r["end_ns"]) for r in rows] == [
         (2344, 1_000, 1_250),
         (2344, 2_000, 2_251),
@@ -214,21 +183,21 @@ def test_two_reports_of_a_run_are_not_counted_twice(order: int) -> None:
         NOISE.format("cuda_gpu_kern_sum") + summary,
     ]
     text = "\n".join(parts[::order])
-    report = probe_nsys_csv(_stream(text))
+    report = probe_nsys_csv(csv_stream(text))
     assert (report.n_events, report.n_copies, report.report_kind) == (2, 1, "cuda_gpu_trace")
     assert report.note is not None
     assert "cuda_kern_exec_trace" in report.note
-    assert _rows(text) == _rows(TRACE)
+    assert csv_rows(text) == csv_rows(TRACE)
 
 
 def test_lines_of_another_stream_between_rows_lose_no_row() -> None:
     lines = TRACE.splitlines(keepends=True)
     text = "".join([*lines[:2], NOISE.format("cuda_gpu_kern_sum"), "\n", *lines[2:]])
-    assert _rows(text) == _rows(TRACE)
+    assert csv_rows(text) == csv_rows(TRACE)
 
 
 def test_the_same_report_twice_is_read_once_and_two_runs_are_refused() -> None:
-    assert _rows(f"{TRACE}\n{TRACE}") == _rows(TRACE)
+    assert csv_rows(f"{TRACE}\n{TRACE}") == csv_rows(TRACE)
     assert "several runs" in _reason(f"{TRACE}\n{TRACE.replace('2000,251', '2000,252')}")
 
 
@@ -259,66 +228,7 @@ def test_summaries_are_recognised_and_refused(header: str) -> None:
 def test_files_without_launches_say_why(text: str, part: str) -> None:
     assert part in _reason(text)
     with pytest.raises(UnusableSourceError, match=part):
-        list(read_batches(_stream(text), 10))
-
-
-@pytest.mark.parametrize(
-    ("good", "bad", "reason"),
-    [
-        ("1000,250,7", ",250,7", "null_time"),
-        ("1000,250,7", "1000,,7", "null_time"),
-        ("1000,250,7", '"1,000",250,7', "bad_number"),
-        ("1000,250,7", '"1000,5",250,7', "bad_number"),
-        ("1000,250,7", "1000,5,250,7", "malformed_row"),
-        ("1000,250,7", "1.000.000,250,7", "bad_number"),
-        ("1000,250,7", "0x10,250,7", "bad_number"),
-        ("1000,250,7", "inf,250,7", "bad_number"),
-        ("1000,250,7", "nan,250,7", "bad_number"),
-        ("1000,250,7", "1_000,250,7", "bad_number"),
-        ("1000,250,7", "1000,1e300,7", "bad_number"),
-        ("1000,250,7", f"{2**63 - 100},250,7", "bad_number"),
-        ("1000,250,7", "1000,-1,7", "end_before_start"),
-        ("1000,250,7", "1000,0,7", "zero_duration"),
-        ("1000,250,7", "1000,0.4,7", "zero_duration"),
-        ("1000,250,7", f"1000,250,{2**63}", "bad_number"),
-        ("8,4,2,128", "8,,2,128", "bad_number"),
-        ("8,4,2,128", f"{2**31},4,2,128", "bad_number"),
-        (NAME, "", "null_name"),
-        (NAME, '"  "', "null_name"),
-        ("1,,13,", "1,,13", "malformed_row"),
-        (ROW + NAME, "," * 20, "bad_number"),
-        (ROW + NAME, "???", "malformed_row"),
-    ],
-)
-def test_a_bad_row_is_rejected_with_its_reason_and_keeps_its_place(good: str, bad: str, reason: str) -> None:
-    text = f"{TRACE}{ROW.replace('1000', '3000')}f()\n".replace(good, bad, 1)
-    rows = _rows(text)
-    assert [row["reject_reason"] for row in rows] == [reason, None, None]
-    report = probe_nsys_csv(_stream(text))
-    assert (report.n_events, report.n_kept, dict(report.n_rejected)) == (3, 2, {reason: 1})
-
-
-def test_rows_swallowed_by_a_missing_quotation_mark_are_counted() -> None:
-    open_name = NAME.rstrip('"')
-    swallowed = ROW.replace("1000", "1500") + '"plain"\n'
-    text = f"{HEADER}\n{ROW}{open_name}\n{swallowed}{ROW}f()\n"
-    assert [row["reject_reason"] for row in _rows(text)] == ["malformed_row", "malformed_row", None]
-
-
-def test_every_beginning_of_a_file_gives_true_rows_or_a_reason() -> None:
-    data = TRACE.encode()
-    whole = _rows(TRACE)
-    for size in range(len(data)):
-        report = probe_nsys_csv(_stream(data[:size]))
-        if report.reason is None:
-            assert _rows(data[:size]) == whole[: report.n_events]
-            # Cut where a line ends, or within a closing quotation.
-            assert report.n_events < 2 or data[size : size + 1] == b"\n"
-    inside_name = probe_nsys_csv(_stream(data[:-5]))
-    assert inside_name.is_cut
-    inside_name.reason = None
-    rows = pa.Table.from_batches(read_batches(_stream(data[:-5]), 10, inside_name)).to_pylist()
-    assert [row["reject_reason"] for row in rows] == [None, "malformed_row"]
+        list(read_batches(csv_stream(text), 10))
 
 
 @pytest.mark.parametrize(
@@ -334,23 +244,16 @@ def test_every_beginning_of_a_file_gives_true_rows_or_a_reason() -> None:
 )
 def test_ways_to_store_text_do_not_matter(encode: Any) -> None:
     assert is_nsys_csv(encode(TRACE))
-    assert _rows(encode(TRACE)) == _rows(TRACE)
+    assert csv_rows(encode(TRACE)) == csv_rows(TRACE)
 
 
 def test_chunk_borders_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     text = NOISE.format("cuda_gpu_trace") + TRACE.replace("triton", "größe")
-    expected = _rows(text)
+    expected = csv_rows(text)
     for size in (1, 2, 7, 64):
         monkeypatch.setattr(text_stream, "CHUNK_BYTES", size)
-        assert _rows(text) == expected
-        assert _rows(gzip.compress(text.encode())) == expected
-
-
-def test_an_endless_line_ends_in_a_reason() -> None:
-    limits = ReadLimits(record_characters=1_000)
-    report = probe_nsys_csv(_stream(TRACE + "x" * 3_000_000), limits)
-    assert report.reason is not None
-    assert "more than 1000 characters" in report.reason
+        assert csv_rows(text) == expected
+        assert csv_rows(gzip.compress(text.encode())) == expected
 
 
 @pytest.mark.parametrize(
@@ -362,59 +265,6 @@ def test_other_files_are_not_taken_for_csv(start: bytes) -> None:
 
 def test_headers_without_end_are_refused() -> None:
     assert "more than 1000 reports" in _reason(f"{HEADER}\n" * 2_000)
-
-
-def test_reasons_do_not_quote_the_file() -> None:
-    secret = "hf_s3cret"
-    for text in (
-        f"{secret}\n",
-        f"{HEADER}\n{secret}",
-        f'{HEADER}\n{ROW}"{secret}',
-        HEADER.replace("(ns)", f"({secret})") + "\n" + KERNELS,
-        f"{SUMMARIES['gpukernsum']}\n{secret}\n",
-    ):
-        report = probe_nsys_csv(_stream(text))
-        assert report.reason is not None
-        assert secret not in repr(report)
-
-
-_CELLS = st.one_of(
-    st.sampled_from(
-        ["", "0", "-1", "1e3", "nan", '"', '""', "1,5", "a\nb", "[CUDA memset]", "  ", "9" * 30, "½"]
-    ),
-    st.text(max_size=6),
-)
-_CHANGES = st.dictionaries(st.integers(0, 20), _CELLS, max_size=4)
-
-
-@settings(max_examples=120)
-@given(
-    rows=st.lists(st.tuples(_CHANGES, st.integers(0, 30)), max_size=4),
-    header=st.one_of(st.just(HEADER), st.permutations(HEADER.split(",")).map(",".join)),
-    header_changes=_CHANGES,
-    is_quoted=st.booleans(),
-)
-def test_whatever_stands_in_the_cells_rows_read_are_kept_or_rejected(
-    rows: list[tuple[dict[int, str], int]], header: str, header_changes: dict[int, str], is_quoted: bool
-) -> None:
-    good = f"{ROW}gemm(int)".split(",")
-    lines = [[changes.get(n, cell) for n, cell in enumerate(good)][:width] for changes, width in rows]
-    if header_changes.keys() & {5, 6}:
-        header = ",".join(header_changes.get(n, cell) for n, cell in enumerate(header.split(",")))
-    target = io.StringIO()
-    if is_quoted:
-        csv.writer(target).writerows(lines)
-    else:
-        target.write("\n".join(map(",".join, lines)))
-    data = f"{header}\n{target.getvalue()}\n".encode("utf-8", "surrogatepass")
-    report = probe_nsys_csv(_stream(data))
-    if report.reason is None:
-        read = _rows(data)
-        rejected = [row["reject_reason"] for row in read if row["reject_reason"] is not None]
-        assert (len(read), len(rejected)) == (report.n_events, report.n_rejected.total())
-        assert set(rejected) <= set(REJECT_REASONS)
-        for row in read:
-            assert row["reject_reason"] or (row["end_ns"] > row["start_ns"] and row["kernel_name"].strip())
 
 
 @settings(max_examples=300)
@@ -436,17 +286,3 @@ def test_what_is_no_number_of_64_bits_is_refused(text: str) -> None:
         scaled_integer(text, 0)
     with pytest.raises(ValueError, match=r"number|range"):
         exact_integer(text)
-
-
-def test_mutated_files_never_raise() -> None:
-    seeds = [
-        (NOISE.format("cuda_gpu_trace") + TRACE).encode(),
-        EXECUTION.encode(),
-        gzip.compress(TRACE.encode(), mtime=0),
-    ]
-    tokens = [b'"', b",", b"\n", b"\r", b"\x00", b"\xff", b"-", b"9" * 25]
-    for data in mutated(seeds, tokens, files=1_500, most_changes=8, seed=20_261_130):
-        is_nsys_csv(data)
-        report = probe_nsys_csv(_stream(data))
-        if report.reason is None:
-            assert len(_rows(data)) == report.n_events
